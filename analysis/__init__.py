@@ -1,0 +1,1 @@
+"""Reads run folders, never live actors: records in, tables and pictures out."""

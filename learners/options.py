@@ -1,0 +1,136 @@
+"""What a user may set, as typed values: the YAML of a run is decoded into these.
+
+Light on purpose (no TensorFlow, no Ray): the command line reads and checks files before anything heavy loads.
+Every field says unit and meaning once, in its description; the published JSON Schema is made from them.
+"""
+
+from typing import Annotated, Any, Literal, Optional, Union
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+Fraction = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Meta(gt=0.0)]
+NotNegative = Annotated[float, Meta(ge=0.0)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -; a letter first")]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all option records: immutable, keywords only, unknown keys refused."""
+
+
+class Optimizer(Options):
+    """The update rule of every objective of a learner; each objective keeps its own state."""
+
+    name: Annotated[
+        Literal["sgd", "momentum", "nesterov", "adam"],
+        Meta(description="sgd; momentum (heavy ball); nesterov; adam"),
+    ] = "adam"
+    learning_rate: Annotated[float, Meta(gt=0.0, description="rate at the start, before the schedule")] = 1e-3
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Meta(description="how the rate falls over the learner's steps: not at all, or to 0 along a line or a cosine"),
+    ] = "constant"
+    warmup: Annotated[int, Meta(ge=0, description="steps in which the rate rises from 0 along a line")] = 0
+    momentum: Annotated[float, Meta(ge=0.0, lt=1.0, description="beta of momentum and nesterov")] = 0.9
+    beta_1: Annotated[float, Meta(ge=0.0, lt=1.0, description="Adam: decay of the first moment")] = 0.9
+    beta_2: Annotated[float, Meta(ge=0.0, lt=1.0, description="Adam: decay of the second moment")] = 0.999
+    epsilon: Annotated[float, Meta(gt=0.0, description="Adam: added to the root of the second moment")] = 1e-7
+    weight_decay: Annotated[float, Meta(ge=0.0, description="lambda; 0 is none")] = 0.0
+    decay: Annotated[
+        Literal["coupled", "decoupled"],
+        Meta(description="coupled: lambda theta joins the gradient; decoupled: theta shrinks by rate x lambda"),
+    ] = "coupled"
+
+
+class Synthetic(Options):
+    """The local model of the children's embeddings."""
+
+    hidden: Annotated[tuple[Count, ...], Meta(description="widths of the hidden layers")] = (512, 512)
+    weight: Annotated[float, Meta(ge=0.0, description="weight of the distillation loss (mean squared error)")] = 1.0
+
+
+class Exchange(Options):
+    """Limits of the traffic between a learner, its children and its parents."""
+
+    in_flight: Annotated[int, Meta(ge=1, le=64, description="requests kept open at each child")] = 2
+    patience: Annotated[
+        float, Meta(ge=0.0, description="seconds that a step may wait for a late answer before it goes on without")
+    ] = 0.05
+    time_limit: Annotated[
+        float, Meta(gt=0.0, description="seconds after which an unanswered request is lost and its child counts as silent")
+    ] = 2.0
+    max_staleness: Annotated[
+        int, Meta(ge=0, description="oldest gradient that is applied, in steps of the learner that receives it")
+    ] = 100
+    queue: Annotated[int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")] = 8
+    gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
+
+
+class Mach(Options, kw_only=True, tag_field="kind", tag="mach"):
+    """A Mach learner: encoder, head, and a synthetic input in place of its children."""
+
+    child: Annotated[Optional[Name], Meta(description="the one learner below; short for children: [name]")] = None
+    children: Annotated[tuple[Name, ...], Meta(description="learners below, whose embeddings are concatenated")] = ()
+    hidden: Annotated[tuple[Count, ...], Meta(min_length=1, description="widths of the encoder's hidden layers")] = (512, 512)
+    embedding: Annotated[int, Meta(ge=1, description="width of the embedding that parents receive")] = 128
+    dropout: Annotated[float, Meta(ge=0.0, lt=1.0, description="rate (share that is dropped) before the embedding layer")] = 0.0
+    synthetic: Synthetic = Synthetic()
+    batch_size: Annotated[int, Meta(ge=1, description="rows a step")] = 128
+    steps: Annotated[int, Meta(ge=1, description="training steps of this learner")] = 1000
+    optimizer: Optimizer = Optimizer()
+    exchange: Exchange = Exchange()
+    resources: Annotated[
+        dict[str, NotNegative],
+        Meta(description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"),
+    ] = {}
+
+
+class Data(Options):
+    """Which rows are trained on, validated on and tested on."""
+
+    name: Annotated[
+        str,
+        Meta(description="digits | mnist | fashion_mnist | cifar10, a file.npz, or module:function of yours"),
+    ] = "digits"
+    path: Annotated[Optional[str], Meta(description="folder that holds the files of a named set")] = None
+    validation: Annotated[
+        Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(gt=0.0, lt=1.0)]],
+        Meta(description="rows (whole number) or share (below 1) of the training rows set apart for validation"),
+    ] = 0.1
+    shard: Annotated[
+        Literal["none", "by_learner"],
+        Meta(description="none: all learners share the training rows; by_learner: each has its own disjoint part"),
+    ] = "none"
+
+
+class Record(Options):
+    """What is written while training, and how often."""
+
+    every: Annotated[int, Meta(ge=1, description="steps between two evaluations on validation rows")] = 100
+    rows: Annotated[int, Meta(ge=1, description="validation rows of one such evaluation (the whole set at the end)")] = 512
+    attribution: Annotated[
+        int, Meta(ge=0, description="steps between two attributions (pruning score, integrated gradients); 0 is never")
+    ] = 500
+
+
+class Topology(Options, kw_only=True):
+    """A whole run file, version 1."""
+
+    version: Literal[1]
+    name: Name
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="the one seed of the run")] = 0
+    data: Data = Data()
+    defaults: Annotated[dict[str, Any], Meta(description="values for every learner that does not give its own")] = {}
+    learners: Annotated[dict[Name, Mach], Meta(min_length=1, description="the learners, by name")]
+    record: Record = Record()
+
+    def children_of(self, name: str) -> tuple[str, ...]:
+        """Names of the learners that `name` asks for embeddings, in the order of concatenation."""
+        learner = self.learners[name]
+        return (learner.child,) if learner.child else learner.children
+
+    def parents_of(self, name: str) -> tuple[str, ...]:
+        """Names of the learners that ask `name`, in the order of the file."""
+        return tuple(other for other in self.learners if name in self.children_of(other))
