@@ -1,7 +1,7 @@
 """What a test may need of the machine, and what happens where it is missing.
 
-`@pytest.mark.needs("fashion")` leaves a test out, with the reason, where the machine lacks it. `MACHWORKS_REQUIRE`, a list of
-such words with commas between, turns the omission into a failure; `.ci/run` sets it.
+`@pytest.mark.needs("fashion")` leaves a test out, with the reason, where the machine lacks it.
+`MACHWORKS_REQUIRE`, a list of such words with commas between, turns the omission into a failure; `.ci/run` sets it.
 """
 
 import os
@@ -35,7 +35,9 @@ NEEDS = {
 def pytest_configure(config):
     unknown = required() - NEEDS.keys()
     if unknown:
-        raise pytest.UsageError(f"MACHWORKS_REQUIRE: {', '.join(sorted(unknown))}: not among {', '.join(sorted(NEEDS))}")
+        raise pytest.UsageError(
+            f"MACHWORKS_REQUIRE: {', '.join(sorted(unknown))}: not among {', '.join(sorted(NEEDS))}"
+        )
 
 
 def pytest_runtest_setup(item):
