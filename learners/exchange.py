@@ -392,8 +392,12 @@ class Exchange:
             child.answers[key] = answer
 
     def _got(self) -> list[Instruction]:
-        complete = [key for key, answers in self._wanted.items() if len(answers) == len(self._children)]
-        return [Got(key, self._wanted.pop(key)) for key in complete]
+        """One complete want at a time: whoever asks us in between is served first."""
+        for key, answers in self._wanted.items():
+            if len(answers) == len(self._children):
+                del self._wanted[key]
+                return [Got(key, answers)]
+        return []
 
     # -- stepping
 

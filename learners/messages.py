@@ -188,7 +188,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Got:
-    """What came of a `Want`."""
+    """What came of a `Want`. One at a time: more may follow the next event."""
 
     key: Hashable
     answers: Mapping[str, Optional[Answer]]
