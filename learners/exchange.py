@@ -344,7 +344,7 @@ class Exchange:
             child.wants.append((event.key, event.batch))
 
     def _fill(self, at: float) -> None:
-        """Keep `in_flight` requests open at each child: training batches ahead of the step, and held-out rows."""
+        """Keep requests open at each child: for training batches ahead of the step, and for held-out rows."""
         for child in self._children.values():
             if child.closed or child.silent:
                 while child.wants:
@@ -354,10 +354,10 @@ class Exchange:
             if not self._started or self._done or child.closed:
                 continue
             child.next_batch = max(child.next_batch, self.version)
+            # the batch of this step and those in flight behind it: the next is due only when this step is done, so that
+            # its request goes in one call with the gradient
             end = min(self._steps, self.version + self._limits.in_flight + 1)
-            while child.next_batch < end and child.open(training=True) < (
-                1 if child.silent else self._limits.in_flight
-            ):
+            while child.next_batch < end and not (child.silent and child.open(training=True)):
                 self._request(child, child.next_batch, self._batch(child.next_batch), at)
                 child.next_batch += 1
 

@@ -115,6 +115,19 @@ def hosts(ray: Any) -> list[Host]:
     ]
 
 
+def hosts_of(address: Optional[str]) -> list[Host]:
+    """Hosts of the cluster at `address`, or this machine as a fresh Ray would find it; starts nothing."""
+    if address is not None:
+        with _cluster(address) as ray:
+            return hosts(ray)
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager as Nvidia
+    from ray._private.utils import get_num_cpus
+
+    have = {"CPU": float(get_num_cpus()), "GPU": float(Nvidia.get_current_node_num_accelerators())}
+    have = {name: count for name, count in have.items() if count}
+    return [Host(name=platform.node(), total=have, available=have)]
+
+
 class _cluster:
     """A Ray connection: to `address`, or to a fresh Ray on this machine."""
 
