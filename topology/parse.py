@@ -1,7 +1,7 @@
 """A run file read whole: every problem at once with its line, or a `Topology` that can run.
 
-YAML 1.2 as people mean it: `1e-5`, `1e5` and `3e8` are numbers, `1e3` a whole one, `no` is a word, only `true` and
-`false` are booleans; nothing quoted is a number, and no number is infinite.
+Read (tree.py), override, walk by the types of learners/options.py (spec.py, values.py), merge the defaults, check the
+whole (check.py). Each stage goes on past a fault, so that one look at a file finds everything.
 """
 
 import math
@@ -20,20 +20,6 @@ from topology.spec import bare, did_you_mean, file_type, keys_of, kinds, meant, 
 from topology.tree import Entry, Items, Mapping, Node, Problem, Problems, Scalar, Where, at, read
 
 __all__ = ["Problem", "Problems", "load", "loads", "resolved", "schema"]
-
-_NULL = {"", "~", "null", "Null", "NULL"}
-_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_LARGEST = 2**63 - 1
-
-
-class _Faulty:
-    """Stands for a value that is refused; None is a value."""
-
-
-_FAULTY = _Faulty()
-
 
 def load(path: Union[str, Path], overrides: Sequence[str] = ()) -> Topology:
     """The run that the file at `path` describes, with `overrides` (`learners.top.steps=10`) in place of what it says.
@@ -60,7 +46,7 @@ def loads(text: str, source: str = "<string>", overrides: Sequence[str] = ()) ->
     root = read(text, source, problems)
     if root is None or not isinstance(root, Mapping):
         if not problems:
-            what = "is empty" if root is None else f"holds {_shown(root)} where keys are wanted"
+            what = "is empty" if root is None else f"holds {shown(root)} where keys are wanted"
             problems.append(Problem(source, None if root is None else root.where.line, "", f"{what}; start with version: 1"))
         raise Problems(tuple(problems))
     for override in overrides:
@@ -170,11 +156,11 @@ class _Decoder:
         #: faults already told, by place: an anchor used by three learners is told of once
         self.told: set[tuple[Where, str]] = set()
 
-    def refuse(self, where: Where, path: str, message: str) -> _Faulty:
+    def refuse(self, where: Where, path: str, message: str) -> Faulty:
         if (where, message) not in self.told:
             self.told.add((where, message))
             self.problems.append(Problem(where.file, where.line, path, message))
-        return _FAULTY
+        return FAULTY
 
     def value(self, info: inspect.Type, node: Node, path: str) -> Any:
         self.where[path] = node.where
@@ -185,9 +171,9 @@ class _Decoder:
             return self.mapping(info, node, path)
         if isinstance(node, Items) and isinstance(info, inspect.VarTupleType):
             return self.items(info, node, path)
-        if isinstance(node, Scalar) and not isinstance(value := _accept(info, node), _Faulty):
+        if isinstance(node, Scalar) and not isinstance(value := accept(info, node), Faulty):
             return value
-        return self.refuse(node.where, path, f"{_shown(node)} is not {_wanted(info)}{_remedy(info, node)}")
+        return self.refuse(node.where, path, f"{shown(node)} is not {wanted(info)}{remedy(info, node)}")
 
     def tagged(self, structs: Sequence[inspect.StructType], node: Mapping, path: str) -> Any:
         """A struct that its `kind` chooses; where no kind is known its other keys cannot be judged."""
@@ -199,7 +185,7 @@ class _Decoder:
             return {**self.struct(structs[0], node, path), field: known[0]}
         text = entry.value.text if isinstance(entry.value, Scalar) else ""
         if text not in known:
-            what = f"{_shown(entry.value)} is not a kind of learner{did_you_mean(text, known)}{_known(known)}"
+            what = f"{shown(entry.value)} is not a kind of learner{did_you_mean(text, known)}{_known(known)}"
             self.refuse(entry.value.where, at(path, field), what)
             return {field: known[0]}
         return {**self.struct(structs[known.index(text)], node, path), field: text}
@@ -214,12 +200,12 @@ class _Decoder:
             if key not in fields:
                 hint = meant(key, tuple(path.split(".")) if path else (), keys_of(info))
                 self.refuse(where, at(path, key), f"unknown key '{key}'; {hint}")
-            elif (value := self.value(fields[key].type, inner, at(path, key))) is not _FAULTY:
+            elif (value := self.value(fields[key].type, inner, at(path, key))) is not FAULTY:
                 made[key] = value
         given = {entry.key for entry in node.entries}
         for key, field in fields.items():
             if field.required and key not in given:
-                self.refuse(node.where, at(path, key), f"it is missing; wanted: {_wanted(field.type)}")
+                self.refuse(node.where, at(path, key), f"it is missing; wanted: {wanted(field.type)}")
         return made
 
     def mapping(self, info: inspect.DictType, node: Mapping, path: str) -> Any:
@@ -228,9 +214,9 @@ class _Decoder:
         made = {}
         for key, where, inner in node.entries:
             value = self.value(info.value_type, inner, at(path, key))
-            if isinstance(_accept(info.key_type, Scalar(key, False, where)), _Faulty):
-                self.refuse(where, at(path, key), f"'{key}' is not {_wanted(info.key_type)}")
-            elif value is not _FAULTY:
+            if isinstance(accept(info.key_type, Scalar(key, False, where)), Faulty):
+                self.refuse(where, at(path, key), f"'{key}' is not {wanted(info.key_type)}")
+            elif value is not FAULTY:
                 made[key] = value
             elif structs := kinds(info.value_type):
                 made[key] = {structs[0].tag_field or "": structs[0].tag}  # what refers to it is not at fault
@@ -240,7 +226,7 @@ class _Decoder:
         if len(node.values) < (info.min_length or 0):
             return self.refuse(node.where, path, f"the list is empty; at least {info.min_length} value is wanted")
         made = [self.value(info.item_type, value, f"{path}[{i}]") for i, value in enumerate(node.values)]
-        return _FAULTY if any(value is _FAULTY for value in made) else made
+        return FAULTY if any(value is FAULTY for value in made) else made
 
     def check(self, topology: Topology) -> None:
         """Adds what check.py finds, save what may follow from values that were faulty themselves."""
@@ -261,120 +247,6 @@ class _Decoder:
                     return self.where[candidate]
             parts.pop()
         return self.where[""]
-
-
-def _number(node: Scalar) -> Union[Decimal, None]:
-    try:
-        return Decimal(node.text) if node.plain and _NUMBER.fullmatch(node.text) else None
-    except InvalidOperation:  # an exponent beyond Decimal's own limit
-        return None
-
-
-def _within(value: Any, info: Any) -> bool:
-    return (
-        (info.ge is None or value >= info.ge)
-        and (info.gt is None or value > info.gt)
-        and (info.le is None or value <= info.le)
-        and (info.lt is None or value < info.lt)
-    )
-
-
-def _accept(info: inspect.Type, node: Scalar) -> Any:
-    """The value that `node` has where `info` is wanted, or _FAULTY."""
-    info = bare(info)
-    if isinstance(info, inspect.UnionType):
-        made = (_accept(choice, node) for choice in info.types)
-        return next((value for value in made if value is not _FAULTY), _FAULTY)
-    if isinstance(info, inspect.NoneType):
-        return None if node.plain and node.text in _NULL else _FAULTY
-    if isinstance(info, inspect.BoolType):
-        return _BOOLEAN.get(node.text, _FAULTY) if node.plain else _FAULTY
-    if isinstance(info, inspect.LiteralType):
-        number = _number(node)
-        return next((value for value in info.values if value in (node.text, number)), _FAULTY)
-    if isinstance(info, inspect.IntType):
-        return _whole(info, node)
-    if isinstance(info, inspect.FloatType):
-        return _real(info, node)
-    if isinstance(info, inspect.StrType):
-        other = node.plain and (node.text in _NULL or node.text in _BOOLEAN or _NUMBER.fullmatch(node.text))
-        return _FAULTY if other or (info.pattern and not re.fullmatch(info.pattern, node.text)) else node.text
-    return _FAULTY
-
-
-def _whole(info: inspect.IntType, node: Scalar) -> Union[int, _Faulty]:
-    number = _number(node)
-    if number is None or abs(number) > _LARGEST or number != number.to_integral_value():
-        return _FAULTY
-    return int(number) if _within(int(number), info) else _FAULTY
-
-
-def _real(info: inspect.FloatType, node: Scalar) -> Union[float, _Faulty]:
-    value = float(node.text) if _number(node) is not None else math.nan
-    return value if math.isfinite(value) and _within(value, info) else _FAULTY
-
-
-def _shown(node: Node) -> str:
-    if isinstance(node, Items):
-        return "a list"
-    if isinstance(node, Mapping):
-        return "a mapping"
-    if node.plain and node.text in _NULL:
-        return "null"
-    text = node.text if len(node.text) <= 40 else node.text[:37] + "..."
-    return text if _number(node) is not None else f"{text!r}"
-
-
-def _bounds(info: Any) -> str:
-    words = (("of at least", info.ge), ("above", info.gt), ("of at most", info.le), ("below", info.lt))
-    said = " and ".join(f"{word} {bound:g}" if bound != _LARGEST else f"{word} 2^63 - 1" for word, bound in words if bound is not None)
-    return f" {said}" if said else ""
-
-
-def _wanted(info: inspect.Type) -> str:
-    """The type in words: `a whole number of at least 1`."""
-    info = bare(info)
-    if isinstance(info, inspect.UnionType):
-        return " or ".join(_wanted(choice) for choice in info.types if not isinstance(choice, inspect.NoneType))
-    if isinstance(info, inspect.IntType):
-        return f"a whole number{_bounds(info)}"
-    if isinstance(info, inspect.FloatType):
-        return f"a number{_bounds(info)}"
-    if isinstance(info, inspect.LiteralType):
-        return f"{'one of ' if len(info.values) > 1 else ''}{', '.join(str(value) for value in info.values)}"
-    if isinstance(info, inspect.VarTupleType):
-        return f"a list of which each is {_wanted(info.item_type)}"
-    if isinstance(info, inspect.StrType):
-        return "a name (letters, digits, _ and -; a letter first)" if info.pattern else "text"
-    if isinstance(info, inspect.BoolType):
-        return "true or false"
-    structs = kinds(info)
-    return f"a mapping with keys such as {', '.join(keys_of(structs[0])[:3])}" if structs else "a mapping"
-
-
-def _fits(info: inspect.Type, text: str, plain: bool, node: Scalar) -> bool:
-    return _accept(info, Scalar(text, plain, node.where)) is not _FAULTY
-
-
-def _remedy(info: inspect.Type, node: Node) -> str:
-    """What to do about a value that is not as wanted; nothing where that is plain from the rest of the message."""
-    if not isinstance(node, Scalar):
-        return ""
-    if node.plain and node.text in _NULL:
-        return "; give a value or remove the key"
-    if not node.plain and _fits(info, node.text, True, node):
-        return "; quoted: remove the quotes"
-    if node.plain and _fits(info, node.text, False, node):
-        return "; put it in quotes"
-    if node.plain and (_NOT_FINITE.fullmatch(node.text) or (_number(node) and math.isinf(float(node.text)))):
-        return "; a finite number is wanted"
-    if isinstance(info, inspect.VarTupleType) and not isinstance(_accept(info.item_type, node), _Faulty):
-        return f"; write [{node.text}]"
-    if (bare_text := re.sub(r"[_,\s]", "", node.text)) != node.text and _fits(info, bare_text, True, node):
-        return f"; write {bare_text}"
-    if isinstance(info, inspect.LiteralType):
-        return did_you_mean(node.text, [str(value) for value in info.values])
-    return ""
 
 
 def _known(known: Sequence[str]) -> str:
