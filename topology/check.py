@@ -97,7 +97,10 @@ def _resources(topology: Topology) -> Iterator[Finding]:
             if ours != resource:
                 yield path, f"unknown key '{resource}'; did you mean '{ours}'?"
             elif not resource or resource in ("memory", "object_store_memory"):
-                yield path, f"'{resource}' is not a resource that a learner can ask for; wanted: cpus, gpus, or a custom one"
+                yield (
+                    path,
+                    f"'{resource}' is not a resource that a learner can ask for; wanted: cpus, gpus, or a custom one",
+                )
             elif amount < _UNIT:
                 yield path, f"{amount:g} is not an amount of at least {_UNIT:g}; remove the key to ask for none"
             elif resource != "cpus" and amount > 1 and not amount.is_integer():

@@ -4,24 +4,24 @@ Read (tree.py), override, walk by the types of learners/options.py (spec.py, val
 whole (check.py). Each stage goes on past a fault, so that one look at a file finds everything.
 """
 
-import math
 import re
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 import msgspec.inspect as inspect
 
-from learners.options import Mach, Topology
+from learners.options import Topology
 from topology import check
 from topology.spec import bare, did_you_mean, file_type, keys_of, kinds, meant, schema
 from topology.tree import Entry, Items, Mapping, Node, Problem, Problems, Scalar, Where, at, read
+from topology.values import FAULTY, Faulty, accept, remedy, shown, wanted
 
 __all__ = ["Problem", "Problems", "load", "loads", "resolved", "schema"]
 
-def load(path: Union[str, Path], overrides: Sequence[str] = ()) -> Topology:
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Topology:
     """The run that the file at `path` describes, with `overrides` (`learners.top.steps=10`) in place of what it says.
 
     Raises:
@@ -47,7 +47,9 @@ def loads(text: str, source: str = "<string>", overrides: Sequence[str] = ()) ->
     if root is None or not isinstance(root, Mapping):
         if not problems:
             what = "is empty" if root is None else f"holds {shown(root)} where keys are wanted"
-            problems.append(Problem(source, None if root is None else root.where.line, "", f"{what}; start with version: 1"))
+            problems.append(
+                Problem(source, None if root is None else root.where.line, "", f"{what}; start with version: 1")
+            )
         raise Problems(tuple(problems))
     for override in overrides:
         root = _override(root, override, problems)
@@ -129,7 +131,7 @@ def _moved(node: Node, where: Where) -> Node:
     return Mapping(tuple(Entry(entry.key, where, _moved(entry.value, where)) for entry in node.entries), where)
 
 
-def _build(plain: dict[str, Any], decoder: "_Decoder") -> Union[Topology, None]:
+def _build(plain: dict[str, Any], decoder: "_Decoder") -> Topology | None:
     """The run that is left when faulty values are left out, so that references are checked all the same."""
     defaults = plain.pop("defaults", {})
     learners = {name: _merged(defaults, own) for name, own in plain.get("learners", {}).items()}
@@ -171,7 +173,7 @@ class _Decoder:
             return self.mapping(info, node, path)
         if isinstance(node, Items) and isinstance(info, inspect.VarTupleType):
             return self.items(info, node, path)
-        if isinstance(node, Scalar) and not isinstance(value := accept(info, node), Faulty):
+        if isinstance(node, Scalar) and (value := accept(info, node)) is not FAULTY:
             return value
         return self.refuse(node.where, path, f"{shown(node)} is not {wanted(info)}{remedy(info, node)}")
 
@@ -214,7 +216,7 @@ class _Decoder:
         made = {}
         for key, where, inner in node.entries:
             value = self.value(info.value_type, inner, at(path, key))
-            if isinstance(accept(info.key_type, Scalar(key, False, where)), Faulty):
+            if accept(info.key_type, Scalar(key, False, where)) is FAULTY:
                 self.refuse(where, at(path, key), f"'{key}' is not {wanted(info.key_type)}")
             elif value is not FAULTY:
                 made[key] = value

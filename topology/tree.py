@@ -1,12 +1,12 @@
 """YAML text as a tree of nodes that know where they stand, and the problems that people are told about.
 
-Our own small tree, because a decoder that stops at the first fault, or forgets lines, cannot report all of them at once.
+Our own small tree, because a decoder that stops at the first fault, or forgets lines, cannot report all at once.
 Scalars stay text: what a word means depends on what is wanted there, and parse.py decides it by YAML 1.2's rules.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -22,7 +22,7 @@ class Where(NamedTuple):
     #: as the user named it, or the whole `--set key=value`
     file: str
     #: counted from 1; None: the place has no lines (an override, a file that cannot be read)
-    line: Union[int, None] = None
+    line: int | None = None
     #: counted from 0; tells two faults of one line apart
     column: int = 0
 
@@ -34,7 +34,7 @@ class Problem:
     #: as the user named it, or the whole `--set key=value`
     file: str
     #: counted from 1; None: the place has no lines
-    line: Union[int, None]
+    line: int | None
     #: as in `learners.top.optimizer.learning_rate`; empty: the file as a whole
     path: str
     #: what came, what was wanted, what to do
@@ -91,7 +91,7 @@ class Mapping:
     where: Where
 
 
-Node = Union[Scalar, Items, Mapping]
+Node = Scalar | Items | Mapping
 
 
 def at(path: str, key: str) -> str:
@@ -99,7 +99,7 @@ def at(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def read(text: str, source: str, problems: list[Problem]) -> Union[Node, None]:
+def read(text: str, source: str, problems: list[Problem]) -> Node | None:
     """The tree of `text`; None where it is empty or not YAML. What is wrong is appended to `problems`."""
     try:
         composed = YAML(typ="safe", pure=True).compose(text)
@@ -123,7 +123,7 @@ class _Tree:
     def __init__(self, source: str, problems: list[Problem]) -> None:
         self.source = source
         self.problems = problems
-        self.done: dict[int, Union[Node, None]] = {}
+        self.done: dict[int, Node | None] = {}
 
     def where(self, node: _Composed) -> Where:
         return Where(self.source, node.start_mark.line + 1, node.start_mark.column)
@@ -176,10 +176,12 @@ class _Tree:
     def merged(self, node: _Composed, path: str) -> list[Entry]:
         """The entries of a merge key's mapping or list of mappings; of two with one key the first is taken."""
         tree = self.node(node, at(path, "<<"))
-        entries = []
+        entries: list[Entry] = []
         for part in tree.values if isinstance(tree, Items) else (tree,):
             if not isinstance(part, Mapping):
-                self.refuse(part.where, at(path, "<<"), "only mappings can be merged: <<: *anchor or <<: [*one, *other]")
+                self.refuse(
+                    part.where, at(path, "<<"), "only mappings can be merged: <<: *anchor or <<: [*one, *other]"
+                )
                 continue
             entries += part.entries
         return entries

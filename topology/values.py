@@ -28,7 +28,7 @@ class Faulty:
 FAULTY = Faulty()
 
 
-def _number(node: Scalar) -> Union[Decimal, None]:
+def _number(node: Scalar) -> Decimal | None:
     try:
         return Decimal(node.text) if node.plain and _NUMBER.fullmatch(node.text) else None
     except InvalidOperation:  # an exponent beyond Decimal's own limit
@@ -67,14 +67,14 @@ def accept(info: inspect.Type, node: Scalar) -> Any:
     return FAULTY
 
 
-def _whole(info: inspect.IntType, node: Scalar) -> Union[int, Faulty]:
+def _whole(info: inspect.IntType, node: Scalar) -> int | Faulty:
     number = _number(node)
     if number is None or abs(number) > _LARGEST or number != number.to_integral_value():
         return FAULTY
     return int(number) if _within(int(number), info) else FAULTY
 
 
-def _real(info: inspect.FloatType, node: Scalar) -> Union[float, Faulty]:
+def _real(info: inspect.FloatType, node: Scalar) -> float | Faulty:
     value = float(node.text) if _number(node) is not None else math.nan
     return value if math.isfinite(value) and _within(value, info) else FAULTY
 
@@ -92,7 +92,9 @@ def shown(node: Node) -> str:
 
 def _bounds(info: Any) -> str:
     words = (("of at least", info.ge), ("above", info.gt), ("of at most", info.le), ("below", info.lt))
-    said = " and ".join(f"{word} {bound:g}" if bound != _LARGEST else f"{word} 2^63 - 1" for word, bound in words if bound is not None)
+    said = " and ".join(
+        f"{word} {bound:g}" if bound != _LARGEST else f"{word} 2^63 - 1" for word, bound in words if bound is not None
+    )
     return f" {said}" if said else ""
 
 
@@ -133,7 +135,7 @@ def remedy(info: inspect.Type, node: Node) -> str:
         return "; put it in quotes"
     if node.plain and (_NOT_FINITE.fullmatch(node.text) or (_number(node) and math.isinf(float(node.text)))):
         return "; a finite number is wanted"
-    if isinstance(info, inspect.VarTupleType) and not isinstance(accept(info.item_type, node), Faulty):
+    if isinstance(info, inspect.VarTupleType) and accept(info.item_type, node) is not FAULTY:
         return f"; write [{node.text}]"
     if (bare_text := re.sub(r"[_,\s]", "", node.text)) != node.text and _fits(info, bare_text, True, node):
         return f"; write {bare_text}"
