@@ -106,35 +106,66 @@ def _label(topology: Topology, up: str, down: str) -> str:
     return f"{topology.learners[down].embedding} wide up, {back}"
 
 
-#: inches: of a box, and between boxes
-_WIDTH, _HEIGHT, _ACROSS, _DOWN = 2.3, 1.0, 0.5, 0.75
+#: inches: of a box, of the gap that a link leaves on its way past a row, and between them
+_WIDTH, _HEIGHT, _GAP, _ACROSS, _DOWN = 2.1, 1.0, 0.8, 0.35, 0.85
 _INK, _LINE, _FILL = "#1f2933", "#52606d", "#e4eef7"
+
+#: (x, y) of a box's or a gap's centre, by (parent, child, row) for gaps and (name,) for boxes
+_Places = dict[tuple[Any, ...], tuple[float, float]]
 
 
 def _canvas(topology: Topology) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = levels(topology)
-    widest = max(map(len, rows))
-    width = max(widest * (_WIDTH + _ACROSS) + _ACROSS, 4.0)
-    height = len(rows) * (_HEIGHT + _DOWN) + 0.4
+    rows = _slots(topology)
+    width = max(4.0, *(sum(map(_across, row)) + _ACROSS for row in rows))
+    height = len(rows) * (_HEIGHT + _DOWN) - _DOWN + 0.9
     figure = Figure(figsize=(width, height), dpi=120, facecolor="white")
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
     axes.text(width / 2, height - 0.3, topology.name, ha="center", va="center", fontsize=12, weight="bold", color=_INK)
-    place = {}
-    for i, row in enumerate(rows):
-        left = (width - len(row) * (_WIDTH + _ACROSS)) / 2
-        for j, name in enumerate(row):
-            place[name] = (left + (j + 0.5) * (_WIDTH + _ACROSS), height - 0.6 - _HEIGHT / 2 - i * (_HEIGHT + _DOWN))
-    depth = {name: i for i, row in enumerate(rows) for name in row}
+    places = _places(rows, width, height)
     for up, down in _edges(topology):
-        _arrow(axes, place[up], place[down], depth[down] - depth[up] > 1, _label(topology, up, down))
-    for name, (x, y) in place.items():
-        _box(axes, x, y, name, _facts(topology, name))
+        between = sorted((slot for slot in places if slot[:2] == (up, down)), key=lambda slot: slot[2])
+        way = [places[(up,)], *(places[slot] for slot in between), places[(down,)]]
+        _arrow(axes, way, _label(topology, up, down).replace(", ", "\n"))
+    for name in topology.learners:
+        _box(axes, *places[(name,)], name, _facts(topology, name))
     return canvas
+
+
+def _slots(topology: Topology) -> list[list[tuple[Any, ...]]]:
+    """Rows of boxes and gaps, each row in the order of what is above it, so that few links cross."""
+    rows: list[list[tuple[Any, ...]]] = [[(name,) for name in row] for row in levels(topology)]
+    depth = {slot[0]: i for i, row in enumerate(rows) for slot in row}
+    parents: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {(name,): [] for name in topology.learners}
+    for up, down in _edges(topology):
+        last: tuple[Any, ...] = (up,)
+        for i in range(depth[up] + 1, depth[down]):
+            rows[i].append((up, down, i))
+            parents[(up, down, i)] = [last]
+            last = (up, down, i)
+        parents[(down,)].append(last)
+    for above, row in zip(rows[:-1], rows[1:], strict=True):
+        order = {slot: (i + 0.5) / len(above) for i, slot in enumerate(above)}
+        row.sort(key=lambda slot: sum(order[up] for up in parents[slot] if up in order) / len(parents[slot]))
+    return rows
+
+
+def _across(slot: tuple[Any, ...]) -> float:
+    return (_WIDTH if len(slot) == 1 else _GAP) + _ACROSS
+
+
+def _places(rows: list[list[tuple[Any, ...]]], width: float, height: float) -> _Places:
+    places: _Places = {}
+    for i, row in enumerate(rows):
+        x = (width - sum(map(_across, row))) / 2
+        for slot in row:
+            places[slot] = (x + _across(slot) / 2, height - 0.6 - _HEIGHT / 2 - i * (_HEIGHT + _DOWN))
+            x += _across(slot)
+    return places
 
 
 def _box(axes: Any, x: float, y: float, name: str, facts: list[str]) -> None:
@@ -143,23 +174,27 @@ def _box(axes: Any, x: float, y: float, name: str, facts: list[str]) -> None:
     corner = (x - _WIDTH / 2, y - _HEIGHT / 2)
     style = "round,pad=0,rounding_size=0.1"
     axes.add_patch(FancyBboxPatch(corner, _WIDTH, _HEIGHT, style, facecolor=_FILL, edgecolor=_LINE, lw=1.2, zorder=3))
-    shown = name if len(name) <= 24 else name[:23] + "…"
-    axes.text(x, y + 0.32, shown, ha="center", va="center", fontsize=10.5, weight="bold", color=_INK, zorder=4)
-    for i, fact in enumerate(facts[:4]):
-        axes.text(x, y + 0.1 - i * 0.17, fact[:36], ha="center", va="center", fontsize=7.5, color=_INK, zorder=4)
+    top = y + 0.17 * len(facts) / 2
+    axes.text(x, top, _cut(name, 22), ha="center", va="center", fontsize=10.5, weight="bold", color=_INK, zorder=4)
+    for i, fact in enumerate(facts):
+        y = top - 0.22 - i * 0.17
+        axes.text(x, y, _cut(fact, 34), ha="center", va="center", fontsize=7.5, color=_INK, zorder=4)
 
 
-def _arrow(axes: Any, above: tuple[float, float], below: tuple[float, float], long: bool, label: str) -> None:
-    from matplotlib.patches import FancyArrowPatch
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
-    start, end = (above[0], above[1] - _HEIGHT / 2), (below[0], below[1] + _HEIGHT / 2)
-    bend = "arc3,rad=0.35" if long else "arc3"  # around the boxes between
-    axes.add_patch(
-        FancyArrowPatch(
-            start, end, arrowstyle="-|>", mutation_scale=12, color=_LINE, lw=1.3, connectionstyle=bend, zorder=2
-        )
-    )
-    if not long:
-        x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-        under = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-        axes.text(x, y, label, ha="center", va="center", fontsize=7, color=_LINE, zorder=5, bbox=under)
+
+def _arrow(axes: Any, way: list[tuple[float, float]], label: str) -> None:
+    """A line from the parent's box, straight down through every gap, to the child's box."""
+    ends = [(way[0][0], way[0][1] - _HEIGHT / 2)]
+    for x, y in way[1:]:
+        ends += [(x, y + _HEIGHT / 2), (x, y - _HEIGHT / 2)]
+    ends.pop()
+    axes.plot(*zip(*ends[:-1], strict=True), color=_LINE, lw=1.3, zorder=2)
+    head = {"arrowstyle": "-|>", "color": _LINE, "lw": 1.3, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", ends[-1], ends[-2], arrowprops=head, zorder=2)
+    (x0, y0), (x1, y1) = ends[1:3] if len(way) > 2 else ends
+    x, y = x0 + 0.55 * (x1 - x0), y0 + 0.55 * (y1 - y0)
+    under = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    axes.text(x, y, label, ha="center", va="center", fontsize=7, color=_LINE, zorder=5, bbox=under)

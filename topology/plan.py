@@ -266,6 +266,11 @@ def _placed(topology: Topology, hosts: Sequence[Host]) -> tuple[dict[str, str], 
     return placed, [lack for name in topology.learners for lack in lacks.get(name, [])]
 
 
+def _waste(free: Mapping[str, float], wanted: Mapping[str, float]) -> tuple[int, float]:
+    """Least for the host that has least beside what is wanted: special hosts stay free for those who need them."""
+    return len(_shown(free).keys() - wanted.keys()), free["CPU"]
+
+
 def _short(wanted: Mapping[str, float], free: Mapping[str, float]) -> str | None:
     """The first resource that `free` is short of; Ray counts in 0.0001."""
     return next((name for name, amount in wanted.items() if free.get(name, 0.0) < amount - 1e-6), None)
@@ -342,15 +347,15 @@ def render(plan: Plan) -> "Group":
     learners = Table(title=f"Learners of {plan.name}: {plan.features} features, {plan.classes} classes", **_STYLE)
     special = any(row.resources for row in plan.rows)
     placed = any(row.host for row in plan.rows)
-    for head in ("learner", "children"):
+    for head in ("learner", "asks"):
         learners.add_column(head)
-    for head in ("batch", "steps", "parameters", "memory", "CPUs", "threads"):
+    for head in ("batch", "steps", "weights", "memory", "CPUs", "threads"):
         learners.add_column(head, justify="right")
     for head in ("resources",) * special + ("fits on",) * placed:
         learners.add_column(head)
     for row in plan.rows:
         numbers = (f"{row.batch_size}", f"{row.steps}", f"{row.parameters:,}", size(row.memory))
-        extra = (_listed(row.resources) if row.resources else "-",) * special + (row.host or "nowhere",) * placed
+        extra = (_listed(row.resources) if row.resources else "-",) * special + (row.host or "none",) * placed
         cpus = (f"{row.cpus:g}", f"{row.threads}")
         learners.add_row(row.learner, ", ".join(row.children) or "-", *numbers, *cpus, *extra)
     parts: list[Any] = [learners, Text(f"together {plan.parameters:,} parameters, {size(plan.memory)}\n")]
