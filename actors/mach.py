@@ -226,7 +226,7 @@ class MachWorker:
         return Embedded(instruction.asks, tuple(parts), self._network.version, time.monotonic())
 
     def _step(self, instruction: Train) -> list[Event]:
-        chosen = self._rows(instruction.step)
+        chosen = self._rows(instruction.batch)
         embeddings = [answer.embedding if answer else None for answer in instruction.answers.values()]
         result = self._network.train(
             self._scaled(self._train_split, chosen),
@@ -310,13 +310,13 @@ class MachWorker:
         seed = derive(self._setup.seed, "weights", self._setup.name)
         return mach.Mach(shape, rule, seed=seed, dropout=chosen.dropout, weight=chosen.synthetic.weight)
 
-    def _rows(self, step: int) -> np.ndarray:
-        return rows(self._setup.seed, self._setup.name, step, self._options.batch_size, len(self._train_split))
+    def _rows(self, batch: int) -> np.ndarray:
+        return rows(self._setup.seed, self._setup.name, batch, self._options.batch_size, len(self._train_split))
 
-    def _batch(self, step: int) -> Batch:
+    def _batch(self, number: int) -> Batch:
         if self._setup.data.private:
-            return Features(self._train_split.inputs[self._rows(step)])
-        return Rows(self._train_split.fingerprint, self._rows(step))
+            return Features(self._train_split.inputs[self._rows(number)])
+        return Rows(self._train_split.fingerprint, self._rows(number))
 
     def _features(self, batch: Batch) -> np.ndarray:
         """[B, F] scaled, of a batch by reference or by value."""

@@ -175,6 +175,7 @@ class Train:
     """Take this step; a child without an answer is replaced by the synthetic input."""
 
     step: int
+    batch: int  #: number of the batch; every batch is used once, but not in the order of the steps
     answers: Mapping[str, Optional[Answer]]
     gradients: tuple[Gradient, ...]  #: at most one per parent, oldest first
 
