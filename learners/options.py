@@ -20,7 +20,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all option records: immutable, keywords only, unknown keys refused."""
 
 
-class Optimizer(Options):
+class Optimizer(Options, frozen=True):
     """The update rule of every objective of a learner; each objective keeps its own state."""
 
     name: Annotated[
@@ -44,38 +44,49 @@ class Optimizer(Options):
     ] = "coupled"
 
 
-class Synthetic(Options):
+class Synthetic(Options, frozen=True):
     """The local model of the children's embeddings."""
 
     hidden: Annotated[tuple[Count, ...], Meta(description="widths of the hidden layers")] = (512, 512)
     weight: Annotated[float, Meta(ge=0.0, description="weight of the distillation loss (mean squared error)")] = 1.0
 
 
-class Exchange(Options):
+class Exchange(Options, frozen=True):
     """Limits of the traffic between a learner, its children and its parents."""
 
-    in_flight: Annotated[int, Meta(ge=1, le=64, description="requests kept open at each child")] = 2
+    in_flight: Annotated[int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")] = 2
     patience: Annotated[
-        float, Meta(ge=0.0, description="seconds that a step may wait for a late answer before it goes on without")
+        float, Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without")
     ] = 0.05
     time_limit: Annotated[
-        float, Meta(gt=0.0, description="seconds after which an unanswered request is lost and its child counts as silent")
+        float,
+        Meta(gt=0.0, description="seconds after which an unanswered request is lost and its child counts as silent"),
     ] = 2.0
     max_staleness: Annotated[
         int, Meta(ge=0, description="oldest gradient that is applied, in steps of the learner that receives it")
     ] = 100
-    queue: Annotated[int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")] = 8
+    clip: Annotated[
+        float, Meta(gt=0.0, description="greatest norm of a received gradient; a longer one is shortened")
+    ] = 1.0
+    queue: Annotated[
+        int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
+    ] = 4
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
 
 
-class Mach(Options, kw_only=True, tag_field="kind", tag="mach"):
+class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):
     """A Mach learner: encoder, head, and a synthetic input in place of its children."""
 
     child: Annotated[Optional[Name], Meta(description="the one learner below; short for children: [name]")] = None
     children: Annotated[tuple[Name, ...], Meta(description="learners below, whose embeddings are concatenated")] = ()
-    hidden: Annotated[tuple[Count, ...], Meta(min_length=1, description="widths of the encoder's hidden layers")] = (512, 512)
+    hidden: Annotated[tuple[Count, ...], Meta(min_length=1, description="widths of the encoder's hidden layers")] = (
+        512,
+        512,
+    )
     embedding: Annotated[int, Meta(ge=1, description="width of the embedding that parents receive")] = 128
-    dropout: Annotated[float, Meta(ge=0.0, lt=1.0, description="rate (share that is dropped) before the embedding layer")] = 0.0
+    dropout: Annotated[
+        float, Meta(ge=0.0, lt=1.0, description="rate (share that is dropped) before the embedding layer")
+    ] = 0.0
     synthetic: Synthetic = Synthetic()
     batch_size: Annotated[int, Meta(ge=1, description="rows a step")] = 128
     steps: Annotated[int, Meta(ge=1, description="training steps of this learner")] = 1000
@@ -83,11 +94,13 @@ class Mach(Options, kw_only=True, tag_field="kind", tag="mach"):
     exchange: Exchange = Exchange()
     resources: Annotated[
         dict[str, NotNegative],
-        Meta(description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"),
+        Meta(
+            description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"
+        ),
     ] = {}
 
 
-class Data(Options):
+class Data(Options, frozen=True):
     """Which rows are trained on, validated on and tested on."""
 
     name: Annotated[
@@ -105,17 +118,19 @@ class Data(Options):
     ] = "none"
 
 
-class Record(Options):
+class Record(Options, frozen=True):
     """What is written while training, and how often."""
 
     every: Annotated[int, Meta(ge=1, description="steps between two evaluations on validation rows")] = 100
-    rows: Annotated[int, Meta(ge=1, description="validation rows of one such evaluation (the whole set at the end)")] = 512
+    rows: Annotated[
+        int, Meta(ge=1, description="validation rows of one such evaluation (the whole set at the end)")
+    ] = 512
     attribution: Annotated[
         int, Meta(ge=0, description="steps between two attributions (pruning score, integrated gradients); 0 is never")
     ] = 500
 
 
-class Topology(Options, kw_only=True):
+class Topology(Options, frozen=True, kw_only=True):
     """A whole run file, version 1."""
 
     version: Literal[1]

@@ -1,0 +1,76 @@
+"""Update rules as pure functions, and schedules of the learning rate.
+
+A step module: TensorFlow 2.6 and Python 3.8 can run it, and it needs no Keras. The arithmetic is written out because
+the conservation laws follow the exact rule. All rules are in Keras's convention: the velocity holds the rate.
+"""
+
+import math
+from typing import List, NamedTuple, Sequence, Tuple
+
+import tensorflow as tf
+
+
+class Rule(NamedTuple):
+    """An update rule and its constants; see `learners.options.Optimizer` for their meaning."""
+
+    name: str = "adam"
+    momentum: float = 0.9
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+    weight_decay: float = 0.0
+    decay: str = "coupled"
+
+
+SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2}
+"""State tensors that a rule keeps for each weight, all zero at the start."""
+
+
+def delta(
+    rule: Rule, theta: tf.Tensor, grad: tf.Tensor, slots: Sequence[tf.Tensor], rate: tf.Tensor, count: tf.Tensor
+) -> Tuple[tf.Tensor, List[tf.Tensor]]:
+    """What one update adds to `theta`, and the new slots.
+
+    With d = grad (+ weight_decay theta if the decay is coupled):
+        sgd       -rate d
+        momentum  v <- momentum v - rate d;  v
+        nesterov  v <- momentum v - rate d;  momentum v - rate d   (Sutskever et al. 2013, as in Keras)
+        adam      m, s: running means of d, d^2;  -rate m' / (sqrt(s') + epsilon), ' = bias-corrected (Kingma, Ba 2015)
+    Decoupled decay adds -rate weight_decay theta (Loshchilov, Hutter 2019).
+
+    Args:
+        count: updates of this objective including this one, float32, for Adam's bias correction.
+    """
+    if rule.weight_decay and rule.decay == "coupled":
+        grad = grad + rule.weight_decay * theta
+    if rule.name == "sgd":
+        step, new = -rate * grad, []
+    elif rule.name in ("momentum", "nesterov"):
+        velocity = rule.momentum * slots[0] - rate * grad
+        step = velocity if rule.name == "momentum" else rule.momentum * velocity - rate * grad
+        new = [velocity]
+    elif rule.name == "adam":
+        first = rule.beta_1 * slots[0] + (1.0 - rule.beta_1) * grad
+        second = rule.beta_2 * slots[1] + (1.0 - rule.beta_2) * tf.square(grad)
+        mean = first / (1.0 - tf.pow(rule.beta_1, count))
+        root = tf.sqrt(second / (1.0 - tf.pow(rule.beta_2, count)))
+        step, new = -rate * mean / (root + rule.epsilon), [first, second]
+    else:
+        raise ValueError(f"optimizer.name: {rule.name!r} is not a rule; one of {', '.join(SLOTS)}")
+    if rule.weight_decay and rule.decay == "decoupled":
+        step = step - rate * rule.weight_decay * theta
+    return step, new
+
+
+def rate(initial: float, schedule: str, warmup: int, step: int, steps: int) -> float:
+    """Learning rate of step number `step` (from 0) of `steps`: a rise over `warmup` steps, then the schedule."""
+    if step < warmup:
+        return initial * (step + 1) / (warmup + 1)
+    share = (step - warmup) / max(1, steps - warmup)
+    if schedule == "constant":
+        return initial
+    if schedule == "linear":
+        return initial * max(0.0, 1.0 - share)
+    if schedule == "cosine":
+        return initial * 0.5 * (1.0 + math.cos(math.pi * min(1.0, share)))
+    raise ValueError(f"optimizer.schedule: {schedule!r} is not a schedule; one of constant, linear, cosine")

@@ -1,0 +1,132 @@
+"""What types cannot say about a run: its graph, its resources, and values that contradict one another.
+
+Every rule maps a `Topology` to (key path, message) pairs; none of them needs a file, a cluster or data.
+"""
+
+from collections.abc import Iterator
+
+from learners.options import Topology
+from topology.spec import did_you_mean
+
+Finding = tuple[str, str]
+
+#: data sets that are known by name
+NAMED = ("digits", "mnist", "fashion_mnist", "cifar10")
+#: Ray counts resources in units of 0.0001
+_UNIT = 1e-4
+_HOST = {"cpu": "cpus", "cpus": "cpus", "numcpus": "cpus", "gpu": "gpus", "gpus": "gpus", "numgpus": "gpus"}
+
+
+def check(topology: Topology) -> list[Finding]:
+    """Everything that is wrong with a run of well-typed values, in the order of the learners."""
+    return [*alone(topology), *_schedules(topology), *_shards(topology), *_exchanges(topology)]
+
+
+def alone(topology: Topology) -> list[Finding]:
+    """The part of `check` whose findings rest on one value each, and so hold although other values are faulty."""
+    return [*_data(topology), *_links(topology), *_loops(topology), *_resources(topology)]
+
+
+def _data(topology: Topology) -> Iterator[Finding]:
+    name = topology.data.name
+    if name not in NAMED and ":" not in name and not name.endswith(".npz"):
+        hint = did_you_mean(name, NAMED) or f"; known are {', '.join(NAMED)}, a file.npz, or module:function"
+        yield "data.name", f"'{name}' is not a data set{hint}"
+
+
+def _places(topology: Topology, name: str) -> list[Finding]:
+    """(key path, child) for every child that a learner names."""
+    learner = topology.learners[name]
+    one = [(f"learners.{name}.child", learner.child)] if learner.child else []
+    return one + [(f"learners.{name}.children[{i}]", child) for i, child in enumerate(learner.children)]
+
+
+def _links(topology: Topology) -> Iterator[Finding]:
+    for name, learner in topology.learners.items():
+        if learner.child and learner.children:
+            both = ", ".join(dict.fromkeys((learner.child, *learner.children)))
+            yield f"learners.{name}.children", f"child is given too; write only children: [{both}]"
+        for path, child in _places(topology, name):
+            if child not in topology.learners:
+                others = [other for other in topology.learners if other != name]
+                known = f"; known are {', '.join(others)}" if others else ""
+                yield path, f"'{child}' is not a learner{did_you_mean(child, others) or known}"
+        for i, child in enumerate(learner.children):
+            if child in learner.children[:i]:
+                yield f"learners.{name}.children[{i}]", f"'{child}' is named twice; name each child once"
+
+
+def _loops(topology: Topology) -> Iterator[Finding]:
+    """Each loop once, at the learner of it that comes first in the file."""
+    below = {
+        name: [(path, child) for path, child in _places(topology, name) if child in topology.learners]
+        for name in topology.learners
+    }
+    told: set[frozenset[str]] = set()
+    for start in below:
+        for path, child in below[start]:
+            back = _way(below, child, start)
+            if not back or frozenset(back) in told:
+                continue
+            told.add(frozenset(back))
+            loop = " -> ".join((start, *back))
+            what = "a learner cannot be its own child" if len(back) == 1 else "learners must not form a loop"
+            yield path, f"{what}: {loop}; remove one of these links"
+
+
+def _way(below: dict[str, list[Finding]], start: str, end: str) -> list[str]:
+    """The shortest way down from `start` to `end`, both included; [] if there is none."""
+    above: dict[str, str] = {start: ""}
+    reached = [start]
+    for name in reached:
+        for _, child in below[name]:
+            if child not in above:
+                above[child] = name
+                reached.append(child)
+    way = [end] if end in above else []
+    while way and way[0] != start:
+        way.insert(0, above[way[0]])
+    return way
+
+
+def _resources(topology: Topology) -> Iterator[Finding]:
+    for name, learner in topology.learners.items():
+        for resource, amount in learner.resources.items():
+            path = f"learners.{name}.resources.{resource}"
+            ours = _HOST.get(resource.lower().replace("_", "").replace("-", ""), resource)
+            if ours != resource:
+                yield path, f"unknown key '{resource}'; did you mean '{ours}'?"
+            elif not resource or resource in ("memory", "object_store_memory"):
+                yield (
+                    path,
+                    f"'{resource}' is not a resource that a learner can ask for; wanted: cpus, gpus, or a custom one",
+                )
+            elif amount < _UNIT:
+                yield path, f"{amount:g} is not an amount of at least {_UNIT:g}; remove the key to ask for none"
+            elif resource != "cpus" and amount > 1 and not amount.is_integer():
+                yield path, f"{amount:g} is not whole; above 1 only whole amounts can be had, as {amount // 1:g}"
+
+
+def _schedules(topology: Topology) -> Iterator[Finding]:
+    for name, learner in topology.learners.items():
+        if learner.optimizer.warmup > learner.steps:
+            message = f"{learner.optimizer.warmup} is more than the learner's {learner.steps} steps"
+            yield f"learners.{name}.optimizer.warmup", f"{message}; the rate would never be reached"
+
+
+def _shards(topology: Topology) -> Iterator[Finding]:
+    if topology.data.shard == "by_learner" and len(topology.learners) == 1:
+        yield "data.shard", "by_learner divides the rows among the learners, and there is one; write none"
+
+
+def _exchanges(topology: Topology) -> Iterator[Finding]:
+    for name, learner in topology.learners.items():
+        exchange, path = learner.exchange, f"learners.{name}.exchange"
+        if exchange.patience > exchange.time_limit:
+            limit = f"the time_limit of {exchange.time_limit:g} s, after which the answer counts as lost"
+            yield f"{path}.patience", f"{exchange.patience:g} s is longer than {limit}"
+        for child in topology.children_of(name):
+            below = topology.learners.get(child)
+            if below is not None and below.exchange.queue < exchange.in_flight:
+                room = f"the queue of '{child}', which keeps {below.exchange.queue} a parent and drops the rest"
+                yield f"{path}.in_flight", f"{exchange.in_flight} requests do not fit in {room}"
