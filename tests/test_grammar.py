@@ -95,7 +95,15 @@ def test_imports_no_keras_and_nothing_that_an_old_host_lacks(path):
 
 
 def test_calls_nothing_of_the_library_that_3_8_lacks():
-    vermin = [sys.executable, "-c", "import vermin; vermin.main()", "--quiet", "--no-tips", "--target=3.8-", "--violations"]
+    vermin = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "--quiet",
+        "--no-tips",
+        "--target=3.8-",
+        "--violations",
+    ]
     done = subprocess.run([*vermin, *map(str, STEP_MODULES)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
