@@ -58,7 +58,7 @@ $(VENV)/.installed: setup.cfg $(CONSTRAINTS)
 	  echo "$(PYTHON) cannot make virtual environments: its venv or ensurepip is missing." >&2; \
 	  echo "On Debian and Ubuntu: apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" >&2; \
 	  exit 2; }
-	@echo "Installing into $(VENV) ($$($(PYTHON) --version), $(CONSTRAINTS)): about a minute, 2 GB on disk ..."
+	@echo "Installing into $(VENV) ($$($(PYTHON) --version), $(CONSTRAINTS)): about a minute, 3 GB on disk ..."
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation --editable '.[dev]'

@@ -56,7 +56,7 @@ def surveyor() -> Callable[[Sequence[str]], Survey]:
     would import the wrong `topology` can still run it. It names nothing outside itself but the standard library.
     """
 
-    def survey(rooms):  # type: ignore[no-untyped-def]  # annotations would travel with it
+    def survey(rooms):  # no annotations: they would travel with it
         import importlib.metadata
         import importlib.util
         import json

@@ -52,7 +52,9 @@ def test_other_names_do_not_matter(tmp_path):
 def test_a_host_may_have_its_installation_elsewhere_but_not_a_foreign_room():
     good = {room: (f"/opt/env/{room}", f"/opt/env/{room}") for room in shadow.ROOMS}
     assert shadow.complaints(good, OWN, host="two") == []
-    (complaint,) = shadow.complaints({**good, "analysis": ("/home/me/analysis.py", "/opt/env/analysis")}, OWN, host="two")
+    (complaint,) = shadow.complaints(
+        {**good, "analysis": ("/home/me/analysis.py", "/opt/env/analysis")}, OWN, host="two"
+    )
     assert complaint.startswith("host two: /home/me/analysis.py shadows")
 
 
