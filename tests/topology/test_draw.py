@@ -75,7 +75,8 @@ def test_the_picture_and_the_file_are_the_same_pixels(run: Topology) -> None:
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys; from topology import parse, check, plan, draw; "
-        "heavy = {'tensorflow', 'matplotlib', 'sklearn', 'ray', 'numpy', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'tensorflow', 'matplotlib', 'sklearn', 'ray', 'numpy', 'rich'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
     )
     root = Path(topology.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)

@@ -96,7 +96,8 @@ def test_rows_or_a_share_for_validation() -> None:
 
 def test_no_is_a_word_and_true_is_a_boolean() -> None:
     run = parse.loads(
-        "version: 1\nname: no\nlearners:\n  on: {kind: mach, exchange: {gradients: false}}\n  y: {kind: mach, child: on}\n"
+        "version: 1\nname: no\nlearners:\n  on: {kind: mach, exchange: {gradients: false}}\n"
+        "  y: {kind: mach, child: on}\n"
     )
     assert run.name == "no" and run.children_of("y") == ("on",)
     assert run.learners["on"].exchange.gradients is False and run.learners["y"].exchange.gradients is True

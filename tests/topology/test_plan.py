@@ -12,7 +12,7 @@ from rich.console import Console
 import topology
 from learners.options import Mach, Topology
 from topology import parse
-from topology.plan import Host, as_json, missing, plan, render, size, weights
+from topology.plan import SLOTS, Host, as_json, missing, plan, render, size, weights
 
 CHAINS = Path(topology.__file__).parent / "chains"
 
@@ -65,9 +65,7 @@ def test_no_state_is_kept_for_gradients_that_nobody_sends() -> None:
 
 def test_numbers_agree_with_the_learner_that_is_built() -> None:
     """Parameters and optimiser state of plan.py and of learners.mach, for a learner with parent and children."""
-    mach = pytest.importorskip("learners.mach")
-    optimizers = pytest.importorskip("learners.optimizers")
-    from topology.plan import SLOTS
+    from learners import mach, optimizers
 
     assert SLOTS == optimizers.SLOTS
     run = parse.loads(
@@ -75,17 +73,8 @@ def test_numbers_agree_with_the_learner_that_is_built() -> None:
         " learners: {a: {kind: mach}, b: {kind: mach, child: a}, c: {kind: mach, child: b}}}"
     )
     row = plan(run, 6, 2, 8).rows[1]
-    shape = mach.Shape(
-        features=6,
-        classes=2,
-        children=(3,),
-        hidden=(5,),
-        embedding=3,
-        synthetic=(4,),
-        batch=2,
-        gradient_rows=2,
-        answer_rows=2,
-    )
+    widths = {"features": 6, "classes": 2, "children": (3,), "hidden": (5,), "embedding": 3, "synthetic": (4,)}
+    shape = mach.Shape(**widths, batch=2, gradient_rows=2, answer_rows=2)
     built = mach.Mach(shape, optimizers.Rule(name="adam"), seed=0)
 
     def count(arrays: Sequence[object]) -> int:
