@@ -155,3 +155,10 @@ def test_a_contradiction_is_told_at_the_line_of_the_default_it_comes_from() -> N
         parse.loads(text)
     (found,) = caught.value.problems
     assert (found.line, found.path) == (4, "learners.top.optimizer.warmup")
+
+
+def test_a_faulty_value_brings_no_contradiction_of_its_default() -> None:
+    text = "version: 1\nname: x\nlearners:\n  top: {kind: mach, steps: 5_000, optimizer: {warmup: 2000}}\n"
+    with pytest.raises(parse.Problems) as caught:
+        parse.loads(text)
+    assert [problem.path for problem in caught.value.problems] == ["learners.top.steps"]

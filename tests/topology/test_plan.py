@@ -166,9 +166,10 @@ def test_resources_that_no_host_has_together() -> None:
 
 
 def test_special_hosts_are_kept_for_those_who_need_them() -> None:
-    learners = {"a": Mach(), "b": Mach(), "c": Mach(resources={"IPU": 1.0})}
+    one = Mach(resources={"cpus": 1.0})
+    learners = {"a": one, "b": one, "c": Mach(resources={"cpus": 0.5, "IPU": 1.0})}
     run = Topology(version=1, name="x", learners=learners)
-    made = plan(run, 4, 2, 4, [host("ipu", CPU=0.5, IPU=1.0), host("plain", CPU=1.0)])
+    made = plan(run, 4, 2, 4, [host("ipu", CPU=1.0, IPU=4.0), host("plain", CPU=2.0)])
     assert [row.host for row in made.rows] == ["plain", "plain", "ipu"] and made.lacks == ()
 
 

@@ -60,3 +60,11 @@ def test_words_lead_to_keys_that_exist() -> None:
     known = {key for _, keys in spec.levels() for key in keys}
     assert set(spec.WORDS.values()) <= known
     assert not set(spec.WORDS) & known
+
+
+def test_hyphens_capitals_and_run_together_words_are_recognised_alone() -> None:
+    for level, keys, key in KEYS:
+        path = tuple("top" if part == "*" else part for part in level)
+        for other in {key.replace("_", "-"), key.replace("_", ""), key.replace("_", " "), key.title(), key.upper()}:
+            if other not in ELSEWHERE:
+                assert spec.meant(other, path, keys) == f"did you mean '{key}'?"
