@@ -19,11 +19,9 @@ def text(topology: Topology) -> str:
     drawn: set[str] = set()
 
     def add(name: str, head: str, below: str) -> None:
-        again = name in drawn and bool(topology.children_of(name))
-        lines.append(
-            f"{head}{name}  {', '.join(_facts(topology, name))}{'  (its children are above)' if again else ''}"
-        )
+        again = name in drawn
         drawn.add(name)
+        lines.append(f"{head}{name}  {'drawn above' if again else ', '.join(_facts(topology, name))}")
         children = () if again else topology.children_of(name)
         for i, child in enumerate(children):
             last = i == len(children) - 1
