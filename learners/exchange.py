@@ -52,6 +52,14 @@ WINDOW = 1024
 """Sequence numbers remembered above the gapless part; a gap older than that counts as seen."""
 
 
+@dataclass
+class _Pending:
+    """A training batch that children have been asked about and no step has used."""
+
+    open: set[str]  #: children that may still answer
+    answers: dict[str, Answer] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class _Request:
     key: Hashable  #: the number of a training batch, or the key of a `Want`
@@ -87,9 +95,7 @@ class _Child(_Peer):
     width: int = 0  #: of its embedding
     silent: bool = False  #: a request was lost: one probe at a time, and no step waits for it
     version: int = 0  #: its newest that was heard of
-    next_batch: int = 0  #: first training batch that it has not been asked for
     requests: dict[int, _Request] = field(default_factory=dict)  #: by sequence of the ask
-    answers: dict[int, Answer] = field(default_factory=dict)  #: by training batch
     wants: deque[tuple[Hashable, Batch]] = field(default_factory=deque)  #: not asked yet
 
     def open(self, *, training: bool) -> int:
@@ -135,14 +141,16 @@ class Exchange:
         version: int = 0,
     ) -> None:
         self._name, self._incarnation = name, incarnation
-        self._children = {child: _Child(child, width=width, next_batch=version) for child, width in children.items()}
+        self._children = {child: _Child(child, width=width) for child, width in children.items()}
         self._parents = {parent: _Parent(parent) for parent in parents}
         self._peers: dict[str, _Peer] = {**self._children, **self._parents}
         self._embedding, self._features, self._data = embedding, features, dict(data)
         self._batch, self._steps, self._limits = batch, steps, limits
         self._started = self._done = self._left = False
         self._ready: Optional[Ready] = None
-        self._used: Mapping[str, Optional[Answer]] = {}  #: what the step that is now computed was given
+        self._batches: dict[int, _Pending] = {}  #: asked about and unused, by number, oldest first
+        self._next_batch = version  #: first that is neither used nor asked about
+        self._training: Optional[Train] = None  #: the step that is now computed
         self._wanted: dict[Hashable, dict[str, Optional[Answer]]] = {}
         self._outbox: dict[str, list[Message]] = {}
         self.version = version  #: steps done
@@ -306,7 +314,7 @@ class Exchange:
             return "wrong shape"
         if batch.numbers.dtype.kind not in "iu":
             return "wrong type"
-        return "" if 0 <= batch.numbers.min() and batch.numbers.max() < self._data[batch.data] else "rows out of range"
+        return "" if batch.numbers.min() >= 0 and batch.numbers.max() < self._data[batch.data] else "rows out of range"
 
     # -- incarnations
 
@@ -344,22 +352,29 @@ class Exchange:
             child.wants.append((event.key, event.batch))
 
     def _fill(self, at: float) -> None:
-        """Keep `in_flight` requests open at each child: training batches ahead of the step, and held-out rows."""
+        """Keep requests open at each child: for training batches ahead of the step, and for held-out rows."""
         for child in self._children.values():
             if child.closed or child.silent:
                 while child.wants:
                     self._resolve(child, child.wants.popleft()[0], None)
             while child.wants and child.open(training=False) < self._limits.in_flight:
                 self._request(child, *child.wants.popleft(), at)
-            if not self._started or self._done or child.closed:
-                continue
-            child.next_batch = max(child.next_batch, self.version)
-            end = min(self._steps, self.version + self._limits.in_flight + 1)
-            while child.next_batch < end and child.open(training=True) < (
-                1 if child.silent else self._limits.in_flight
-            ):
-                self._request(child, child.next_batch, self._batch(child.next_batch), at)
-                child.next_batch += 1
+        if not self._started or not self._children:
+            return
+        # one batch for the step that is due and `in_flight` behind it; each is replaced when it has been trained on,
+        # so that the request goes in one call with the gradient
+        while len(self._batches) <= self._limits.in_flight and self.version + len(self._batches) < self._steps:
+            free = [c for c in self._children.values() if not (c.closed or (c.silent and c.open(training=True)))]
+            if not free:
+                return
+            number = self._fresh()
+            self._batches[number] = _Pending({child.name for child in free})
+            for child in free:
+                self._request(child, number, self._batch(number), at)
+
+    def _fresh(self) -> int:
+        self._next_batch += 1
+        return self._next_batch - 1
 
     def _request(self, child: _Child, key: Hashable, batch: Batch, at: float) -> None:
         child.requests[child.sent] = _Request(key, batch.size, at)
@@ -386,29 +401,46 @@ class Exchange:
         """Note what came of one request: of a training batch, or of a `Want`."""
         if not isinstance(key, int):
             self._wanted[key][child.name] = answer
-        elif answer is not None and key < self.version:
-            self.counts["late"] += 1
-        elif answer is not None:
-            child.answers[key] = answer
+        elif key not in self._batches:
+            self.counts["late"] += answer is not None
+        else:
+            self._batches[key].open.discard(child.name)
+            if answer is not None:
+                self._batches[key].answers[child.name] = answer
 
     def _got(self) -> list[Instruction]:
-        complete = [key for key, answers in self._wanted.items() if len(answers) == len(self._children)]
-        return [Got(key, self._wanted.pop(key)) for key in complete]
+        """One complete want at a time: whoever asks us in between is served first."""
+        for key, answers in self._wanted.items():
+            if len(answers) == len(self._children):
+                del self._wanted[key]
+                return [Got(key, answers)]
+        return []
 
     # -- stepping
 
     def _proceed(self, ready: Ready, at: float) -> Instruction:
-        late = [c for c in self._children.values() if ready.step not in c.answers and not (c.silent or c.closed)]
-        deadline = ready.at + self._limits.patience
-        if late and at < deadline:
-            return Wait(deadline)
-        self._ready = None
-        self._used = {name: child.answers.pop(ready.step, None) for name, child in self._children.items()}
-        for answer in self._used.values():
-            self.counts["fallbacks" if answer is None else "used"] += 1
+        """The oldest batch that all have answered; for want of one, after `patience`, a fresh one without answers.
+
+        An answer that comes later is thus not lost: its batch is still there for another step.
+        """
+        number = next((number for number, pending in self._batches.items() if not pending.open), None)
+        if number is None:
+            deadline = ready.at + self._limits.patience
+            if self._expecting() and at < deadline:
+                return Wait(deadline)
+            unasked = self.version + len(self._batches) < self._steps
+            number = self._fresh() if unasked else next(iter(self._batches))
+        answers = self._batches.pop(number).answers if number in self._batches else {}
+        self.counts["used" if answers else "fallbacks"] += bool(self._children)
         gradients = tuple(filter(None, map(self._next_gradient, self._parents.values())))
         self.counts["applied"] += len(gradients)
-        return Train(ready.step, self._used, gradients)
+        self._ready = None
+        self._training = Train(ready.step, number, {name: answers.get(name) for name in self._children}, gradients)
+        return self._training
+
+    def _expecting(self) -> bool:
+        """Whether a child that is not silent has yet to answer about a training batch."""
+        return any(child.open(training=True) for child in self._children.values() if not child.silent)
 
     def _next_gradient(self, parent: _Parent) -> Optional[Gradient]:
         while parent.gradients:
@@ -419,14 +451,16 @@ class Exchange:
         return None
 
     def _trained(self, event: Trained) -> None:
+        train, self._training = self._training, None
+        assert train is not None and train.step == event.step, "a step ends that was not begun"
         self.version = event.step + 1
         for name, gradient in event.gradients.items():
-            child, answer = self._children[name], self._used[name]
+            child, answer = self._children[name], train.answers[name]
             assert answer is not None, "a gradient belongs to an answer that was used"
             if child.closed or answer.incarnation != child.incarnation:
                 self.counts["dropped gradients to children"] += 1
             elif self._limits.gradients:
-                batch = self._batch(event.step)
+                batch = self._batch(train.batch)
                 self._post(child, Gradient, version=answer.version, batch=batch, gradient=gradient)
 
     def _embedded(self, event: Embedded) -> None:

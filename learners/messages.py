@@ -175,6 +175,7 @@ class Train:
     """Take this step; a child without an answer is replaced by the synthetic input."""
 
     step: int
+    batch: int  #: number of the batch; every batch is used once, but not in the order of the steps
     answers: Mapping[str, Optional[Answer]]
     gradients: tuple[Gradient, ...]  #: at most one per parent, oldest first
 
@@ -188,7 +189,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Got:
-    """What came of a `Want`."""
+    """What came of a `Want`. One at a time: more may follow the next event."""
 
     key: Hashable
     answers: Mapping[str, Optional[Answer]]

@@ -1,0 +1,460 @@
+"""A Mach learner as a Ray actor: it receives, asks the exchange rules what to do, and does it.
+
+Consumes: messages of neighbours (`receive`), the data's splits by reference.
+Produces: messages to neighbours, parcels of records.
+Waits for: a message or the end of a step's patience, in one place (`_next_events`); the recorder never.
+Unblocked by: a message, a time limit, `stop`.
+Greatest staleness: `exchange.max_staleness` of the options.
+
+Ray runs `run` in one thread, which owns the weights, and everything else in another, which only fills the inbox.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import ray
+
+from actors import device
+from actors.recorder import Parcel
+from actors.transport import Transport
+from learners import options
+from learners.batches import Split, features, rows
+from learners.exchange import Exchange
+from learners.messages import (
+    Accuse,
+    Arrived,
+    Batch,
+    Closed,
+    Done,
+    Embed,
+    Embedded,
+    Event,
+    Features,
+    Got,
+    Instruction,
+    Leave,
+    Message,
+    Ready,
+    Rows,
+    Send,
+    Tick,
+    Train,
+    Trained,
+    Wait,
+    Want,
+)
+from learners.records import Evaluation, Kind, Record
+from learners.seeds import derive
+
+PARCEL_SECONDS = 0.5
+"""How long records wait at most before they leave for the recorder."""
+PARCELS_IN_FLIGHT = 4
+"""Parcels that may be unacknowledged; beyond, records pile up here and go in larger ones."""
+IDLE_SECONDS = 0.1
+"""Longest wait for a message when no step is due."""
+CURVE_POINTS = 10
+"""Training points that TensorBoard gets between two evaluations; the records have them all."""
+
+
+class Diverged(ArithmeticError):
+    """A learner's own loss is no longer finite."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data as an actor gets it: splits by reference, one copy per host in Ray's object store."""
+
+    train: tuple[ray.ObjectRef, ...]  #: one Split; in a tuple, so that Ray hands over the reference
+    validation: tuple[ray.ObjectRef, ...]
+    test: tuple[ray.ObjectRef, ...]
+    private: bool  #: children do not hold the training rows: features travel
+    width: int
+    classes: int
+    dtype: str
+    scale: float
+    offset: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a learner is made from."""
+
+    name: str
+    incarnation: int
+    seed: int  #: of the run
+    options: options.Mach
+    children: Mapping[str, int]  #: width of embedding, in order
+    parents: Mapping[str, int]  #: batch size
+    data: Data
+    record: options.Record
+    recorder: Any  #: handle of the recorder
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a learner has reached."""
+
+    learner: str
+    incarnation: int
+    steps: int
+    seconds: float  #: from the first step to the last
+    final: Mapping[str, float]  #: test/..., validation/... over the whole sets; empty if it was stopped
+    counts: Mapping[str, int]  #: of the exchange
+    bytes: Mapping[str, int]
+    stopped: bool
+
+
+class MachWorker:
+    """Plain class behind `MachActor`; tests construct it as it is."""
+
+    def __init__(self, setup: Setup) -> None:
+        device.configure(setup.options.resources)
+        self._setup, self._options = setup, setup.options
+        data = setup.data
+        self._train_split, self._validation, self._test = ray.get([*data.train, *data.validation, *data.test])
+        self._splits: dict[str, Split] = {s.fingerprint: s for s in (self._validation, self._test)}
+        if not data.private:
+            self._splits[self._train_split.fingerprint] = self._train_split
+        self._network = self._built()
+        self._network.warm_up()
+        self._transport = Transport(self._options.exchange.time_limit)
+        self._exchange = Exchange(
+            name=setup.name,
+            incarnation=setup.incarnation,
+            children=setup.children,
+            parents=tuple(setup.parents),
+            embedding=self._options.embedding,
+            features=(data.width, data.dtype),
+            data={fingerprint: len(split) for fingerprint, split in self._splits.items()},
+            batch=self._batch,
+            steps=self._options.steps,
+            limits=self._options.exchange,
+            version=self._network.version,
+        )
+        self._inbox: SimpleQueue[Event] = SimpleQueue()
+        self._stopped = False
+        self._evaluations: dict[tuple[str, int], Evaluation] = {}
+        self._pieces: dict[tuple[str, int, int], Rows] = {}
+        self._final: dict[str, float] = {}
+        self._outgoing = _Outgoing(setup)
+        self._started = self._ended = time.monotonic()
+        self._unpack_faults: Counter[str] = Counter()
+
+    # -- called by others, in the second thread
+
+    def ready(self) -> str:
+        """Answers once the learner is built and compiled."""
+        return self._setup.name
+
+    def connect(self, handles: Mapping[str, Any]) -> None:
+        """Learn where the neighbours are."""
+        self._transport.connect(handles)
+
+    def receive(self, *messages: Message) -> None:
+        """Messages of one neighbour, in order."""
+        for message in messages:
+            try:
+                self._inbox.put(Arrived(self._transport.unpack(message), time.monotonic()))
+            except (ray.exceptions.GetTimeoutError, ray.exceptions.RayError) as error:
+                self._unpack_faults[type(error).__name__] += 1  # the sender is gone: its request will count as lost
+
+    def close(self, name: str, incarnation: int) -> None:
+        """The supervisor says that a neighbour has ended."""
+        self._inbox.put(Closed(name, incarnation, time.monotonic()))
+
+    def stop(self) -> None:
+        """End after the current step; `run` returns what was reached."""
+        self._stopped = True
+        self._inbox.put(Tick(time.monotonic()))
+
+    # -- the loop, in the first thread
+
+    def run(self) -> Summary:
+        """Train, evaluate, answer parents until they have ended; then say what was reached."""
+        self._started = time.monotonic()
+        until, events = 0.0, [self._due()]
+        while not self._stopped:
+            events += self._next_events(0.0 if events else until)
+            instructions, events = self._exchange.handle(*events), []
+            until = time.monotonic() + IDLE_SECONDS
+            for instruction in instructions:
+                if isinstance(instruction, Leave):
+                    return self._summary()
+                if isinstance(instruction, Wait):
+                    until = instruction.until
+                else:
+                    events += self._perform(instruction)
+            self._outgoing.send_if_due()
+        return self._summary()
+
+    def _next_events(self, until: float) -> list[Event]:
+        """All that has arrived; waits for the first until that moment. The only place that waits."""
+        events: list[Event] = []
+        try:
+            events.append(self._inbox.get(timeout=max(0.0, until - time.monotonic())))
+            while True:
+                events.append(self._inbox.get_nowait())
+        except Empty:
+            return events or [Tick(time.monotonic())]
+
+    def _perform(self, instruction: Instruction) -> list[Event]:
+        match instruction:
+            case Send():
+                self._transport.send(instruction.to, instruction.messages)
+            case Embed():
+                return [self._embed(instruction)]
+            case Train():
+                return self._step(instruction)
+            case Got():
+                return [*self._evaluate(instruction), Tick(time.monotonic())]
+            case Accuse():
+                self._outgoing.log(f"refused three in a row from {instruction.sender}: {instruction.reason}")
+        return []
+
+    def _due(self) -> Event:
+        return Ready(self._exchange.version, time.monotonic())
+
+    def _embed(self, instruction: Embed) -> Embedded:
+        sizes = [ask.batch.size for ask in instruction.asks]
+        x_NF = np.concatenate([self._features(ask.batch) for ask in instruction.asks])
+        parts = np.split(self._network.embed(x_NF), np.cumsum(sizes)[:-1])
+        return Embedded(instruction.asks, tuple(parts), self._network.version, time.monotonic())
+
+    def _step(self, instruction: Train) -> list[Event]:
+        chosen = self._rows(instruction.batch)
+        embeddings = [answer.embedding if answer else None for answer in instruction.answers.values()]
+        result = self._network.train(
+            self._scaled(self._train_split, chosen),
+            self._train_split.labels[chosen],
+            embeddings,
+            [(self._features(g.batch), g.gradient) for g in instruction.gradients],
+            self._rate(instruction.step),
+        )
+        if not np.isfinite(list(result.metrics.values())).all():
+            self._diverged(instruction.step, result.metrics)
+        step = instruction.step + 1
+        self._note_step(step, instruction, result.metrics)
+        answered = {a.sender for a in instruction.answers.values() if a is not None}
+        gradients = {c: g for c, g in zip(self._setup.children, result.gradients) if c in answered}
+        events: list[Event] = [Trained(instruction.step, gradients, time.monotonic())]
+        if step % self._setup.record.every == 0 and step < self._options.steps:
+            events += self._wants("validation", step, min(self._setup.record.rows, len(self._validation)))
+        if step < self._options.steps:
+            return [*events, Ready(step, time.monotonic())]
+        self._ended = time.monotonic()
+        events += self._wants("validation", step, len(self._validation))
+        return events + self._wants("test", step, len(self._test))
+
+    # -- evaluation: held-out rows in pieces of a batch, each as soon as the children have answered
+
+    def _wants(self, split: str, step: int, count: int) -> list[Event]:
+        size = self._options.batch_size
+        fingerprint = (self._validation if split == "validation" else self._test).fingerprint
+        starts = range(0, count, size)
+        self._evaluations[split, step] = Evaluation(len(starts))
+        wants: list[Event] = []
+        for start in starts:
+            batch = Rows(fingerprint, np.arange(start, min(start + size, count), dtype=np.int32))
+            self._pieces[split, step, start] = batch
+            wants.append(Want((split, step, start), batch, time.monotonic()))
+        return wants
+
+    def _evaluate(self, got: Got) -> list[Event]:
+        split, step, start = key = got.key  # type: ignore[misc]
+        batch = self._pieces.pop(key)
+        held_out = self._splits[batch.data]
+        x_BF, labels_B = self._scaled(held_out, batch.numbers), held_out.labels[batch.numbers]
+        embeddings = [answer.embedding if answer else None for answer in got.answers.values()]
+        evaluation = self._evaluations[split, step]
+        evaluation.add(batch.size, self._network.evaluate(x_BF, labels_B, embeddings))
+        final = step == self._options.steps
+        if split == "validation" and start == 0 and self._attribution_due(step):
+            self._note(step, "attribute", self._network.attribute(x_BF, labels_B, embeddings))
+        if not evaluation.complete:
+            return []
+        del self._evaluations[split, step]
+        values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
+        self._note(step, "final" if final else "evaluate", values | self._network.norms())
+        if not final:
+            return []
+        self._final |= values
+        return [] if self._evaluations else [Done(time.monotonic())]
+
+    def _attribution_due(self, step: int) -> bool:
+        every = self._setup.record.attribution
+        return bool(every) and (step % every < self._setup.record.every or step == self._options.steps)
+
+    # -- values
+
+    def _built(self) -> Any:
+        from learners import mach, optimizers
+
+        data, parents, chosen = self._setup.data, self._setup.parents, self._options
+        shape = mach.Shape(
+            features=data.width,
+            classes=data.classes,
+            children=tuple(self._setup.children.values()),
+            hidden=chosen.hidden,
+            embedding=chosen.embedding,
+            synthetic=chosen.synthetic.hidden,
+            batch=chosen.batch_size,
+            gradient_rows=sum(parents.values()),
+            answer_rows=max(parents.values(), default=0),
+        )
+        rule = optimizers.Rule(**{name: getattr(chosen.optimizer, name) for name in optimizers.Rule._fields})
+        seed = derive(self._setup.seed, "weights", self._setup.name)
+        return mach.Mach(shape, rule, seed=seed, dropout=chosen.dropout, weight=chosen.synthetic.weight)
+
+    def _rows(self, batch: int) -> np.ndarray:
+        return rows(self._setup.seed, self._setup.name, batch, self._options.batch_size, len(self._train_split))
+
+    def _batch(self, number: int) -> Batch:
+        if self._setup.data.private:
+            return Features(self._train_split.inputs[self._rows(number)])
+        return Rows(self._train_split.fingerprint, self._rows(number))
+
+    def _features(self, batch: Batch) -> np.ndarray:
+        """[B, F] scaled, of a batch by reference or by value."""
+        if isinstance(batch, Rows):
+            return self._scaled(self._splits[batch.data], batch.numbers)
+        data = self._setup.data
+        return batch.values.astype(np.float32) * np.float32(data.scale) + np.float32(data.offset)
+
+    def _scaled(self, split: Split, numbers: np.ndarray) -> np.ndarray:
+        return features(split, numbers, self._setup.data.scale, self._setup.data.offset)
+
+    def _rate(self, step: int) -> float:
+        from learners.optimizers import rate
+
+        chosen = self._options.optimizer
+        return rate(chosen.learning_rate, chosen.schedule, chosen.warmup, step, self._options.steps)
+
+    # -- what is written down
+
+    def _note_step(self, step: int, instruction: Train, metrics: Mapping[str, float]) -> None:
+        exchange, counts = self._exchange, self._exchange.counts
+        values = {f"train/{name}": value for name, value in metrics.items()}
+        stale = [exchange.staleness(answer) for answer in instruction.answers.values() if answer]
+        if stale:
+            values["staleness/embedding"] = float(max(stale))
+        if instruction.gradients:
+            values["staleness/gradient"] = float(max(step - 1 - g.version for g in instruction.gradients))
+        if self._setup.children:
+            values["exchange/fallback_share"] = counts["fallbacks"] / max(1, counts["fallbacks"] + counts["used"])
+        values["exchange/queued"] = float(exchange.queued)
+        values["exchange/applied"] = float(counts["applied"])
+        for what in ("fallbacks", "late", "lost", "clipped"):
+            values[f"exchange/{what}"] = float(counts[what])
+        for what in ("refused", "dropped"):
+            values[f"exchange/{what}"] = float(sum(n for key, n in counts.items() if key.startswith(what)))
+        values |= {f"bytes/{way.replace(' ', '_')}": float(n) for way, n in self._transport.bytes.items()}
+        values["speed/steps_per_second"] = self._outgoing.speed(step)
+        values["train/learning_rate"] = self._rate(step - 1)
+        curve = max(1, self._setup.record.every // CURVE_POINTS)
+        self._note(step, "train", values, plotted=step % curve == 0 or step == self._options.steps)
+
+    def _note(self, step: int, kind: Kind, values: dict[str, float], *, plotted: bool = True) -> None:
+        record = Record(self._setup.name, self._setup.incarnation, step, time.time(), kind, values)
+        self._outgoing.add(record, plotted)
+
+    def _diverged(self, step: int, metrics: Mapping[str, float]) -> None:
+        faults = ", ".join(f"{name} {value}" for name, value in metrics.items() if not np.isfinite(value))
+        text = (
+            f"learners.{self._setup.name}: step {step}: {faults}: no longer finite; "
+            f"try a smaller optimizer.learning_rate (it was {self._rate(step):g})"
+        )
+        self._outgoing.log(text)
+        self._outgoing.finish(self._options.exchange.time_limit)
+        raise Diverged(text)
+
+    def _summary(self) -> Summary:
+        self._outgoing.finish(10.0)
+        ended = self._ended if self._final else time.monotonic()
+        return Summary(
+            learner=self._setup.name,
+            incarnation=self._setup.incarnation,
+            steps=self._exchange.version,
+            seconds=ended - self._started,
+            final=self._final,
+            counts=dict(self._exchange.counts),
+            bytes=dict(self._transport.bytes),
+            stopped=self._stopped,
+        )
+
+
+class _Outgoing:
+    """Records on their way to the recorder: gathered into parcels, sent again until acknowledged."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._records: list[Record] = []
+        self._plotted: list[int] = []
+        self._log: list[str] = []
+        self._sequence = 0
+        self._unacknowledged: dict[Any, Parcel] = {}
+        self._last = self._clock = time.monotonic()
+        self._clocked, self._speed = 0, 0.0
+
+    def add(self, record: Record, plotted: bool) -> None:
+        if plotted:
+            self._plotted.append(len(self._records))
+        self._records.append(record)
+
+    def log(self, line: str) -> None:
+        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._setup.name} {line}\n")
+
+    def speed(self, step: int) -> float:
+        """Steps per second, measured over half a second or more."""
+        now = time.monotonic()
+        if now - self._clock >= PARCEL_SECONDS:
+            self._speed = (step - self._clocked) / (now - self._clock)
+            self._clock, self._clocked = now, step
+        return self._speed
+
+    def send_if_due(self) -> None:
+        """Never waits: what the recorder has not taken stays here."""
+        now = time.monotonic()
+        if now - self._last < PARCEL_SECONDS:
+            return
+        self._last = now
+        self._collect(timeout=0)
+        if len(self._unacknowledged) < PARCELS_IN_FLIGHT:
+            self._send()
+
+    def finish(self, seconds: float) -> None:
+        """Send all, and wait until it is on disk, or that long."""
+        self._send()
+        deadline = time.monotonic() + seconds
+        while self._unacknowledged and (left := deadline - time.monotonic()) > 0:
+            self._collect(timeout=left)
+
+    def _send(self) -> None:
+        if not (self._records or self._log):
+            return
+        parcel = Parcel(
+            learner=self._setup.name,
+            incarnation=self._setup.incarnation,
+            sequence=self._sequence,
+            records=tuple(self._records),
+            plotted=tuple(self._plotted),
+            log=tuple(self._log),
+        )
+        self._sequence += 1
+        self._records, self._plotted, self._log = [], [], []
+        self._unacknowledged[self._setup.recorder.append.remote(parcel)] = parcel
+
+    def _collect(self, timeout: float) -> None:
+        if not self._unacknowledged:
+            return
+        done, _ = ray.wait(list(self._unacknowledged), num_returns=len(self._unacknowledged), timeout=timeout)
+        for reference in done:
+            self._unacknowledged.pop(reference)
+            ray.get(reference)
+
+
+MachActor = ray.remote(max_concurrency=2, max_restarts=0)(MachWorker)

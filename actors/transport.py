@@ -1,0 +1,73 @@
+"""Messages over Ray actor calls: small arrays in the call, large ones by reference through the object store.
+
+Consumes: messages and the handles of neighbours. Produces: calls of their `receive`.
+Waits for: sending never waits; unpacking waits for a referenced array, at most the time limit.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from learners.messages import Answer, Ask, Features, Gradient, Message
+
+INLINE_LIMIT = 100 * 1024
+"""Bytes from which an array goes through the object store. Ray's own limit for arguments is the same."""
+
+
+class Transport:
+    """One learner's way to its neighbours, counting bytes of arrays by way and direction."""
+
+    def __init__(self, time_limit: float) -> None:
+        self._handles: dict[str, Any] = {}
+        self._time_limit = time_limit
+        #: "sent inline", "sent store", "received inline", "received store": bytes
+        self.bytes: Counter[str] = Counter()
+
+    def connect(self, handles: Mapping[str, Any]) -> None:
+        """Learn, or learn anew, where neighbours are."""
+        self._handles.update(handles)
+
+    def send(self, to: str, messages: tuple[Message, ...]) -> None:
+        """One call for all messages; its outcome is not looked at, because time limits notice what gets lost."""
+        self._handles[to].receive.remote(*[self._packed(message) for message in messages])
+
+    def unpack(self, message: Message) -> Message:
+        """The message with its arrays; raises ray.exceptions.GetTimeoutError or RayError if they can't be had."""
+        fields = {}
+        for name, value in _arrays(message).items():
+            way = "received store" if isinstance(value, ray.ObjectRef) else "received inline"
+            fields[name] = ray.get(value, timeout=self._time_limit) if isinstance(value, ray.ObjectRef) else value
+            self.bytes[way] += fields[name].nbytes
+        return _with_arrays(message, fields)
+
+    def _packed(self, message: Message) -> Message:
+        fields: dict[str, Any] = {}
+        for name, array in _arrays(message).items():
+            large = array.nbytes >= INLINE_LIMIT
+            self.bytes["sent store" if large else "sent inline"] += array.nbytes
+            fields[name] = ray.put(array) if large else array
+        return _with_arrays(message, fields)
+
+
+def _arrays(message: Message) -> dict[str, Any]:
+    """The arrays of a message, or the references that stand for them."""
+    found: dict[str, Any] = {}
+    if isinstance(message, Answer):
+        found["embedding"] = message.embedding
+    if isinstance(message, Gradient):
+        found["gradient"] = message.gradient
+    if isinstance(message, (Ask, Gradient)):
+        batch = message.batch
+        found["batch"] = batch.values if isinstance(batch, Features) else batch.numbers
+    return found
+
+
+def _with_arrays(message: Message, fields: Mapping[str, Any]) -> Message:
+    fields = dict(fields)
+    if isinstance(message, (Ask, Gradient)):
+        batch, array = message.batch, fields.pop("batch")
+        fields["batch"] = replace(batch, **{"values" if isinstance(batch, Features) else "numbers": array})
+    return replace(message, **fields) if fields else message

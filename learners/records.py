@@ -1,0 +1,42 @@
+"""What a learner writes down: one value per moment, at full resolution."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["train", "evaluate", "attribute", "final"]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Numbers of one learner at one step."""
+
+    learner: str
+    incarnation: int
+    step: int  #: steps done
+    time: float  #: seconds since 1970 on the learner's host
+    kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; final: whole sets, after the last step
+    values: dict[str, float]
+
+
+class Evaluation:
+    """Means over held-out rows that are evaluated piece by piece."""
+
+    def __init__(self, pieces: int) -> None:
+        self._missing, self._rows, self._sums = pieces, 0, None  # type: tuple[int, int, dict[str, float] | None]
+
+    def add(self, rows: int, means: Mapping[str, float]) -> None:
+        """Take in one piece. A figure that one piece lacks (no child answered) is lacking as a whole."""
+        self._missing -= 1
+        self._rows += rows
+        if self._sums is None:
+            self._sums = dict.fromkeys(means, 0.0)
+        self._sums = {key: total + rows * means[key] for key, total in self._sums.items() if key in means}
+
+    @property
+    def complete(self) -> bool:
+        return self._missing == 0
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {key: total / self._rows for key, total in (self._sums or {}).items()}

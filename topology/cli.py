@@ -1,0 +1,249 @@
+"""The command line. Exit status: 0 done, 1 a learner failed for good, 2 the file or the command is wrong, 130 interrupted."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from learners.options import Topology
+
+Arguments = argparse.Namespace
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Entry point of `machworks`; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.command(arguments)
+    except ValueError as error:  # what people gave: a file, a key, a cluster that lacks something
+        return _refused(arguments, error)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _refused(arguments: Arguments, error: ValueError) -> int:
+    lines = str(error).splitlines()
+    if getattr(arguments, "json", False):
+        print(json.dumps({"status": 2, "problems": lines}))
+    else:
+        print("\n".join(lines), file=sys.stderr)
+    return 2
+
+
+def _load(arguments: Arguments) -> Topology:
+    from topology import parse
+
+    return parse.load(arguments.file, arguments.set)
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _run(arguments: Arguments) -> int:
+    from topology import driver, view
+
+    topology = _load(arguments)
+    steps = {name: learner.steps for name, learner in topology.learners.items()}
+    with view.View(steps, plain=arguments.plain, quiet=arguments.json) as shown:
+        outcome = driver.run(
+            topology,
+            address=arguments.address,
+            runs=Path(arguments.runs),
+            beside=Path(arguments.file).parent,
+            tell=shown.tell,
+            show=shown.show,
+        )
+    if arguments.json:
+        print(json.dumps(outcome.as_json()))
+        return outcome.status
+    view.printed(view.summary(outcome.as_json()))
+    for name, reached in outcome.learners.items():
+        if reached.error:
+            view.printed(f"{name} failed: {reached.error}")
+    view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {_short(outcome.folder)}")
+    return outcome.status
+
+
+def _validate(arguments: Arguments) -> int:
+    from topology import parse
+
+    if arguments.schema:
+        print(json.dumps(parse.schema(), indent=2))
+        return 0
+    if arguments.file is None:
+        raise ValueError("validate: a file is wanted, or --schema")
+    topology = _load(arguments)
+    if arguments.json:
+        print(json.dumps({"status": 0, "learners": list(topology.learners)}))
+    else:
+        print(f"{arguments.file}: valid: {len(topology.learners)} learners: {', '.join(topology.learners)}")
+    return 0
+
+
+def _plan(arguments: Arguments) -> int:
+    from actors import data
+    from topology import driver, plan, view
+
+    topology = _load(arguments)
+    dataset = data.load(topology.data, folder=Path(arguments.file).parent)
+    hosts = driver.hosts_of(arguments.address)
+    itemsize = dataset.train.inputs.dtype.itemsize
+    made = plan.plan(topology, features=dataset.width, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
+    lacks = plan.missing(topology, hosts)
+    if arguments.json:
+        print(json.dumps({**made.as_json(), "missing": [str(lack) for lack in lacks], "status": 2 if lacks else 0}))
+        return 2 if lacks else 0
+    view.printed(made.render())
+    if lacks:
+        raise ValueError("\n".join(map(str, lacks)))
+    return 0
+
+
+def _graph(arguments: Arguments) -> int:
+    from topology import draw
+
+    topology = _load(arguments)
+    if arguments.out:
+        Path(arguments.out).write_bytes(draw.png(topology))
+        print(arguments.out)
+        return 0
+    print({"text": draw.text, "mermaid": draw.mermaid, "dot": draw.dot}[arguments.format](topology))
+    return 0
+
+
+def _status(arguments: Arguments) -> int:
+    from topology import status, view
+
+    found = status.runs(Path(arguments.runs)) if arguments.run is None else [status.read(_folder(arguments))]
+    if arguments.json:
+        print(json.dumps(found if arguments.run is None else found[0]))
+    else:
+        view.printed(status.table(found))
+    return 0
+
+
+def _tensorboard(arguments: Arguments) -> int:
+    logs = _folder(arguments) / "tensorboard"
+    if not logs.is_dir():
+        raise ValueError(f"{logs}: no such folder; a run makes it at its start")
+    where = ["--logdir", str(logs), "--host", arguments.host, "--port", str(arguments.port), "--reload_interval", "2"]
+    print(f"TensorBoard of {_short(logs.parent)} on http://{arguments.host}:{arguments.port}/ (Ctrl-C ends it)", flush=True)
+    return subprocess.call([sys.executable, "-m", "tensorboard.main", *where])
+
+
+def _bench(arguments: Arguments) -> int:
+    folder = Path(__file__).resolve().parent.parent / "benchmarks"
+    names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    if not names:
+        raise ValueError("bench runs from a checkout of machworks: benchmarks/ is not part of what is installed")
+    if arguments.name not in names:
+        raise ValueError(f"bench: {arguments.name!r} is not a benchmark; one of {', '.join(names)}")
+    command = [sys.executable, "-m", f"benchmarks.{arguments.name}", *(["--json"] if arguments.json else [])]
+    return subprocess.call([*command, *arguments.rest], cwd=folder.parent)
+
+
+def _folder(arguments: Arguments) -> Path:
+    from topology import status
+
+    return Path(arguments.run) if arguments.run else status.newest(Path(arguments.runs))
+
+
+def _short(folder: Path) -> str:
+    relative = os.path.relpath(folder)
+    return str(folder) if relative.startswith("..") else relative
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="machworks", description="Networks of learners that never wait for one another.")
+    parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Any, help: str, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=help, epilog=f"example: machworks {example}")
+        added.set_defaults(command=command)
+        return added
+
+    run = add("run", _run, "train what a file describes, to its end", "run chain.yaml --set learners.top.steps=500")
+    _takes_file(run)
+    _takes_address(run)
+    _takes_runs(run)
+    run.add_argument("--plain", action="store_true", help="lines instead of a live table")
+    _takes_json(run)
+
+    validate = add("validate", _validate, "check a file, report all its problems, start nothing", "validate chain.yaml")
+    _takes_file(validate, optional=True)
+    validate.add_argument("--schema", action="store_true", help="print the JSON Schema of run files, for editors")
+    _takes_json(validate)
+
+    plan = add("plan", _plan, "say what would run where, with which memory and bytes", "plan chain.yaml --address auto")
+    _takes_file(plan)
+    _takes_address(plan)
+    _takes_json(plan)
+
+    graph = add("graph", _graph, "draw the learners and their edges", "graph chain.yaml --out chain.png")
+    _takes_file(graph)
+    graph.add_argument("--format", choices=("text", "mermaid", "dot"), default="text")
+    graph.add_argument("--out", help="a PNG file to write instead")
+
+    status = add("status", _status, "what runs have reached, live or ended", "status runs/digits-20260101-120000-ab12")
+    _takes_run(status)
+    _takes_json(status)
+
+    board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
+    _takes_run(board)
+    board.add_argument("--port", type=int, default=6006)
+    board.add_argument("--host", default="127.0.0.1", help="address to listen on; the default is this machine only")
+
+    bench = add("bench", _bench, "measure (from a checkout)", "bench fashion --json")
+    bench.add_argument("name", help="a file of benchmarks/, without .py")
+    _takes_json(bench)
+    bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of that benchmark")
+    return parser
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        parser.exit(0, f"machworks {version('machworks')}\n")
+
+
+def _takes_file(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    parser.add_argument("file", nargs="?" if optional else None, help="the run file (YAML)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a value: learners.top.steps=10"
+    )
+
+
+def _takes_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--address", help="of a running Ray cluster (auto: the one on this machine); default: a fresh one")
+
+
+def _takes_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", default="runs", help="folder of the run folders (default: runs)")
+
+
+def _takes_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", help="a run folder (default: the newest)")
+    _takes_runs(parser)
+
+
+def _takes_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What a run looks like on a terminal: a live table or plain lines, and the summary at the end."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from rich.console import Console
+from rich.live import Live as RichLive
+from rich.table import Table
+
+Live = Mapping[str, Mapping[str, float]]
+LINES_EVERY = 5.0
+"""Seconds between two plain lines of a learner."""
+
+
+class View:
+    """Shows a run while it goes on: a table that renews itself on a terminal, lines every few seconds elsewhere.
+
+    Args:
+        steps: that each learner will take.
+        quiet: whether standard output is reserved (for JSON): everything then goes to standard error.
+    """
+
+    def __init__(self, steps: Mapping[str, int], *, plain: bool, quiet: bool) -> None:
+        self._steps = dict(steps)
+        self._console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+        self._table = self._console.is_terminal and not plain and not quiet
+        self._live: Optional[RichLive] = None
+        self._last = 0.0
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def tell(self, line: str) -> None:
+        """One line for an event."""
+        self._console.print(line, markup=False)
+
+    def show(self, live: Live) -> None:
+        """The newest figures."""
+        if self._table:
+            self._renew(live)
+        elif live and time.monotonic() - self._last >= LINES_EVERY:
+            self._last = time.monotonic()
+            for name in (n for n in self._steps if n in live):
+                cells = zip(_COLUMNS, _row(name, live[name], self._steps[name]))
+                self.tell("  ".join(f"{title} {cell}" for title, cell in cells))
+
+    def _renew(self, live: Live) -> None:
+        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        for name, steps in self._steps.items():
+            table.add_row(*_row(name, live.get(name, {}), steps))
+        if self._live is None:
+            self._live = RichLive(table, console=self._console, auto_refresh=False)
+            self._live.start()
+        self._live.update(table, refresh=True)
+
+
+_COLUMNS = ("learner", "step", "steps/s", "accuracy", "synthetic", "staleness", "fall-backs", "sent", "received")
+
+
+def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]:
+    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used."""
+    sent, received = (sum(figures.get(f"bytes/{way}_{by}", 0.0) for by in ("inline", "store")) for way in _WAYS)
+    return (
+        name,
+        f"{figures.get('step', 0):.0f}/{steps}",
+        _figure(figures, "speed/steps_per_second", ".1f"),
+        _figure(figures, "validation/accuracy/child", ".1%"),
+        _figure(figures, "validation/accuracy/synthetic", ".1%"),
+        _figure(figures, "staleness/embedding", ".0f"),
+        _figure(figures, "exchange/fallbacks", ".0f"),
+        amount(sent),
+        amount(received),
+    )
+
+
+_WAYS = ("sent", "received")
+
+
+def _figure(figures: Mapping[str, float], key: str, form: str) -> str:
+    return format(figures[key], form) if key in figures else "-"
+
+
+def amount(size: float) -> str:
+    """Bytes for people, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size /= 1000
+    else:
+        unit = "TB"
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def summary(outcome: Mapping[str, Any]) -> Table:
+    """The end of a run as a table, from its JSON form."""
+    table = Table(
+        "learner", "status", "steps", "steps/s", "test, child", "test, synthetic", "fall-backs", "sent inline",
+        "sent by store", "restarts", box=None, pad_edge=False,
+    )  # fmt: skip
+    for name, reached in outcome["learners"].items():
+        accuracies, bytes_ = reached["accuracies"], reached["bytes"]
+        table.add_row(
+            name,
+            reached["status"],
+            str(reached["steps"]),
+            f"{reached['steps'] / reached['seconds']:.1f}" if reached["seconds"] else "-",
+            _figure(accuracies, "test/accuracy/child", ".2%"),
+            _figure(accuracies, "test/accuracy/synthetic", ".2%"),
+            str(reached["fallbacks"]),
+            amount(bytes_.get("sent inline", 0)),
+            amount(bytes_.get("sent store", 0)),
+            str(reached["restarts"]),
+        )
+    return table
+
+
+def printed(what: Any, *, error: bool = False) -> None:
+    """Print a rich renderable or text; where nobody watches, tables are as wide as they need to be."""
+    console = Console(file=sys.stderr if error else sys.stdout, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(what, markup=False) if isinstance(what, str) else console.print(what)
+
