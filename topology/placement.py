@@ -135,4 +135,5 @@ def _shown(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def listed(resources: Mapping[str, float]) -> str:
+    """Resources in words: `CPU 2, IPU 1`."""
     return ", ".join(f"{name} {round(amount, 4):g}" for name, amount in resources.items()) or "nothing"
