@@ -75,10 +75,7 @@ def placed(topology: Topology, hosts: Sequence[Host]) -> tuple[dict[str, str], l
         if not fitting:
             lacks[name] = _lacks(name, needs[name], hosts, free)
             continue
-        # the host that is left with least besides what is wanted: special hosts stay free for those who need them
-        where[name] = min(
-            fitting, key=lambda host: (len(_shown(free[host]).keys() - needs[name]), free[host].get("CPU", 0.0))
-        )
+        where[name] = min(fitting, key=lambda host: _waste(free[host], needs[name]))
         for resource, amount in needs[name].items():
             free[where[name]][resource] -= amount
     return where, [lack for name in topology.learners for lack in lacks.get(name, [])]
@@ -138,4 +135,5 @@ def _shown(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def listed(resources: Mapping[str, float]) -> str:
+    """Resources in words: `CPU 2, IPU 1`."""
     return ", ".join(f"{name} {round(amount, 4):g}" for name, amount in resources.items()) or "nothing"

@@ -3,6 +3,7 @@
 Pure numbers from a `Topology`, the shape of its data and what the hosts say they have.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ class Row:
 
     @property
     def parameters(self) -> int:
+        """Weights of all parts."""
         return self.encoder + self.head + self.synthetic
 
 
@@ -82,6 +84,7 @@ class Plan:
 
     @property
     def parameters(self) -> int:
+        """Weights of all learners together."""
         return sum(row.parameters for row in self.rows)
 
     @property
@@ -132,7 +135,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def weights(widths: Sequence[int]) -> int:
     """Weights and biases of dense layers of these widths, input first."""
-    return sum((above + 1) * below for above, below in zip(widths[:-1], widths[1:], strict=True))
+    return sum((above + 1) * below for above, below in itertools.pairwise(widths))
 
 
 def _row(topology: Topology, name: str, features: int, classes: int, host: str | None) -> Row:

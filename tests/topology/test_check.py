@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_graph_is_refused_exactly_if_it_has_a_loop(below: list[set[int]]) -> N
     assert bool(loops) == bool(left)
     for message in loops:
         loop = message.split(": ", 1)[1].split(";")[0].split(" -> ")
-        assert loop[0] == loop[-1] and all(b in links[a] for a, b in zip(loop[:-1], loop[1:], strict=True))
+        assert loop[0] == loop[-1] and all(b in links[a] for a, b in itertools.pairwise(loop))
 
 
 # ---------------------------------------------------------------- other references

@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,12 +35,12 @@ def lone(count: int, **resources: float) -> Topology:
 
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=5))
 def test_weights_are_what_the_layers_hold(widths: list[int]) -> None:
-    arrays = [np.zeros((above + 1, below)) for above, below in zip(widths[:-1], widths[1:], strict=True)]
+    arrays = [np.zeros((above + 1, below)) for above, below in itertools.pairwise(widths)]
     assert weights(widths) == sum(array.size for array in arrays)
 
 
 def test_parameters_and_memory_of_two_children() -> None:
-    left, right, top = plan(chain("two-children"), 64, 10, 8).rows
+    left, _right, top = plan(chain("two-children"), 64, 10, 8).rows
     assert left.encoder == 65 * 256 + 257 * 256 + 257 * 64
     assert (left.head, left.synthetic) == (65 * 10, 0)
     assert top.encoder == (64 + 96 + 1) * 256 + 257 * 256 + 257 * 64, "features and both embeddings"

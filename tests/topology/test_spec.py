@@ -13,7 +13,7 @@ ELSEWHERE = {key for _, keys in spec.levels() for key in keys} | set(spec.WORDS)
 @st.composite
 def misspelt(draw: st.DrawFn) -> tuple[tuple[str, ...], str, str]:
     """A level of the file, one of its keys, and that key with one letter added, dropped or changed."""
-    level, keys, key = draw(st.sampled_from(KEYS))
+    level, _keys, key = draw(st.sampled_from(KEYS))
     at = draw(st.integers(0, len(key) - 1))
     letter = draw(st.sampled_from(string.ascii_lowercase + "_"))
     wrong = draw(
