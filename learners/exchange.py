@@ -314,7 +314,7 @@ class Exchange:
             return "wrong shape"
         if batch.numbers.dtype.kind not in "iu":
             return "wrong type"
-        return "" if 0 <= batch.numbers.min() and batch.numbers.max() < self._data[batch.data] else "rows out of range"
+        return "" if batch.numbers.min() >= 0 and batch.numbers.max() < self._data[batch.data] else "rows out of range"
 
     # -- incarnations
 

@@ -78,7 +78,7 @@ class Mach(tf.Module):
             name: [[tf.Variable(tf.zeros_like(w)) for _ in range(optimizers.SLOTS[rule.name])] for w in weights]
             for name, weights in objectives.items()
         }
-        self.counts = {name: 0 for name in objectives}  # updates of each objective
+        self.counts = dict.fromkeys(objectives, 0)  # updates of each objective
         self._mask_seed = seed & 0x7FFFFFFF
         self._train = tf.function(self._train_step, jit_compile=True)
         self._embed = tf.function(self._embed_rows, jit_compile=True)

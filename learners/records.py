@@ -30,7 +30,7 @@ class Evaluation:
         self._missing -= 1
         self._rows += rows
         if self._sums is None:
-            self._sums = {key: 0.0 for key in means}
+            self._sums = dict.fromkeys(means, 0.0)
         self._sums = {key: total + rows * means[key] for key, total in self._sums.items() if key in means}
 
     @property

@@ -10,8 +10,9 @@ import platform
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
@@ -19,7 +20,7 @@ from typing import Any, Optional
 import msgspec
 
 from learners.options import Topology
-from topology import parse
+from topology import parse, shadow
 from topology.plan import Host, missing
 
 PLACEMENT_SECONDS = 12.0
@@ -29,13 +30,15 @@ READY_SECONDS = 180.0
 STOP_SECONDS = 5.0
 """How long learners may take to write down what they have."""
 POLL_SECONDS = 0.5
+SURVEY = timedelta(seconds=30)
+"""How long a worker on every host may take to say where it imports this project from."""
 
 Live = Mapping[str, Mapping[str, float]]
 """Newest value of every figure, per learner."""
 
 
-class Lacking(ValueError):
-    """The cluster lacks what a learner asks for; nothing has been started."""
+class Refused(ValueError):
+    """This run can't start here: a room is shadowed, or the cluster lacks what a learner asks for."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +93,24 @@ def run(
         show: gets the newest figures, twice a second.
 
     Raises:
-        ValueError: the data can't be had, or the cluster lacks something (`Lacking`); nothing was started then.
+        ValueError: the data can't be had, or the run can't start here (`Refused`); nothing was started then.
     """
     from actors import data
 
+    _refuse(shadow.in_directory(os.getcwd()))
     dataset = data.load(topology.data, folder=beside)
     tell(data.describe(dataset))
     with _cluster(address) as ray:
+        _refuse(shadow.on_hosts(SURVEY))
         _wait_for_resources(ray, topology)
         folder = _new_folder(runs, topology.name)
         actors = _Actors(ray, topology, dataset, folder)
         return _Watch(ray, topology, actors, folder, tell, show).to_the_end()
+
+
+def _refuse(complaints: Sequence[str]) -> None:
+    if complaints:
+        raise Refused("\n".join(complaints))
 
 
 def hosts(ray: Any) -> list[Host]:
@@ -156,7 +166,7 @@ def _wait_for_resources(ray: Any, topology: Topology) -> None:
         if not lacks:
             return
         if never or time.monotonic() > deadline:
-            raise Lacking("\n".join(map(str, lacks)))
+            _refuse([str(lack) for lack in lacks])
         time.sleep(POLL_SECONDS)
 
 
@@ -171,8 +181,9 @@ class _Actors:
     """The recorder and the learners of one run."""
 
     def __init__(self, ray: Any, topology: Topology, dataset: Any, folder: Path) -> None:
-        from actors.recorder import RecorderActor
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+        from actors.recorder import RecorderActor
 
         (folder / "chain.yaml").write_text(parse.resolved(topology))
         here = On(ray.get_runtime_context().get_node_id(), soft=False)

@@ -122,6 +122,9 @@ def summary(outcome: Mapping[str, Any]) -> Table:
 
 
 def printed(what: Any, *, error: bool = False) -> None:
-    """Print a rich renderable or text, without wrapping lines."""
-    Console(file=sys.stderr if error else sys.stdout, highlight=False, soft_wrap=True).print(what)
+    """Print a rich renderable or text; where nobody watches, tables are as wide as they need to be."""
+    console = Console(file=sys.stderr if error else sys.stdout, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(what, markup=False) if isinstance(what, str) else console.print(what)
 
