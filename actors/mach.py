@@ -135,7 +135,7 @@ class MachWorker:
             batch=self._batch,
             steps=self._options.steps,
             limits=self._options.exchange,
-            version=self._network.version,
+            position=None,
         )
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._stopped = False

@@ -35,6 +35,7 @@ from learners.messages import (
     Instruction,
     Leave,
     Message,
+    Opened,
     Ready,
     Send,
     Tick,
@@ -50,6 +51,15 @@ POISON_IN_A_ROW = 3
 
 WINDOW = 1024
 """Sequence numbers remembered above the gapless part; a gap older than that counts as seen."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Which steps are done and which batches are used."""
+
+    version: int  #: steps done
+    next_batch: int  #: all below are used, but for `unused`
+    unused: tuple[int, ...]  #: batches that were asked about and not used
 
 
 @dataclass
@@ -73,7 +83,7 @@ class _Peer:
 
     name: str
     incarnation: int = 0
-    closed: bool = False  #: nothing counts or is sent until a newer incarnation speaks
+    closed: bool = False  #: nothing counts or is sent until a newer incarnation is opened or speaks
     sent: int = 0  #: messages sent to it: the sequence of our next one
     seen_below: int = 0  #: all its sequences below this have been seen, or given up
     seen: set[int] = field(default_factory=set)
@@ -122,7 +132,7 @@ class Exchange:
         batch: the batch of a training step, by its number. Pure.
         steps: that this learner takes.
         limits: the options of the YAML.
-        version: steps done before (after a restart).
+        position: where a former incarnation stood; the start if there was none.
     """
 
     def __init__(
@@ -138,7 +148,7 @@ class Exchange:
         batch: Callable[[int], Batch],
         steps: int,
         limits: Limits,
-        version: int = 0,
+        position: Optional[Position] = None,
     ) -> None:
         self._name, self._incarnation = name, incarnation
         self._children = {child: _Child(child, width=width) for child, width in children.items()}
@@ -149,11 +159,13 @@ class Exchange:
         self._started = self._done = self._left = False
         self._ready: Optional[Ready] = None
         self._batches: dict[int, _Pending] = {}  #: asked about and unused, by number, oldest first
-        self._next_batch = version  #: first that is neither used nor asked about
+        position = position or Position(0, 0, ())
+        self._next_batch = position.next_batch  #: first that has been neither used nor asked about
+        self._unused = deque(position.unused)  #: asked about by a former incarnation, used by none
         self._training: Optional[Train] = None  #: the step that is now computed
         self._wanted: dict[Hashable, dict[str, Optional[Answer]]] = {}
         self._outbox: dict[str, list[Message]] = {}
-        self.version = version  #: steps done
+        self.version = position.version  #: steps done
         #: how often what happened: asked, answered, used, fallbacks, late, lost, applied, clipped, repeated,
         #: dropped <what>, refused <why>
         self.counts: Counter[str] = Counter()
@@ -162,6 +174,11 @@ class Exchange:
     def queued(self) -> int:
         """Messages that wait for this learner."""
         return sum(len(parent.asks) + len(parent.gradients) for parent in self._parents.values())
+
+    @property
+    def position(self) -> Position:
+        """Where this learner stands between two steps; what a later incarnation goes on from."""
+        return Position(self.version, self._next_batch, (*sorted(self._batches), *self._unused))
 
     def staleness(self, answer: Answer) -> int:
         """Steps that the child is known to have made since it computed this answer (a lower bound)."""
@@ -210,6 +227,8 @@ class Exchange:
                 self._finish()
             case Closed():
                 self._close(event)
+            case Opened():
+                self._open(event)
             case Tick():
                 pass
         return []
@@ -332,6 +351,13 @@ class Exchange:
             self._forget(peer)
             peer.incarnation, peer.closed = event.incarnation, True
 
+    def _open(self, event: Opened) -> None:
+        peer = self._peers.get(event.name)
+        if peer is not None and event.incarnation > peer.incarnation:
+            self._reopen(peer, event.incarnation)
+            if isinstance(peer, _Child):
+                peer.silent = False
+
     def _forget(self, peer: _Peer) -> None:
         if isinstance(peer, _Parent):
             self.counts["dropped asks"] += len(peer.asks)
@@ -373,6 +399,8 @@ class Exchange:
                 self._request(child, number, self._batch(number), at)
 
     def _fresh(self) -> int:
+        if self._unused:
+            return self._unused.popleft()
         self._next_batch += 1
         return self._next_batch - 1
 

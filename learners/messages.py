@@ -149,7 +149,16 @@ class Closed:
     at: float
 
 
-Event = Union[Arrived, Ready, Trained, Embedded, Want, Tick, Done, Closed]
+@dataclass(frozen=True)
+class Opened:
+    """The supervisor says: a new incarnation of this neighbour is there and can be asked."""
+
+    name: str
+    incarnation: int
+    at: float
+
+
+Event = Union[Arrived, Ready, Trained, Embedded, Want, Tick, Done, Closed, Opened]
 
 
 # ---------------------------------------------------------------- instructions

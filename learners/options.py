@@ -54,9 +54,12 @@ class Synthetic(Options, frozen=True):
 class Exchange(Options, frozen=True):
     """Limits of the traffic between a learner, its children and its parents."""
 
-    in_flight: Annotated[int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")] = 2
+    in_flight: Annotated[
+        int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")
+    ] = 2
     patience: Annotated[
-        float, Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without")
+        float,
+        Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without"),
     ] = 0.05
     time_limit: Annotated[
         float,

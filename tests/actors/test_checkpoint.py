@@ -7,7 +7,11 @@ import pytest
 
 from actors import checkpoint
 
-STATE = {"encoder/0": np.arange(6, dtype=np.float32).reshape(2, 3), "counts/target": np.array(7), "empty": np.zeros((0, 3))}
+STATE = {
+    "encoder/0": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "counts/target": np.array(7),
+    "empty": np.zeros((0, 3)),
+}
 
 
 def filled(folder, number, learners=("bottom", "top")):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learners.exchange import WINDOW, Exchange
+from learners.exchange import WINDOW, Exchange, Position
 from learners.messages import (
     Accuse,
     Answer,
@@ -22,6 +22,7 @@ from learners.messages import (
     Got,
     Gradient,
     Leave,
+    Opened,
     Ready,
     Rows,
     Send,
@@ -340,7 +341,7 @@ def test_repeated_gradient_is_applied_at_most_once():
 
 
 def test_late_gradient_is_refused_when_it_would_be_applied_too_stale():
-    exchange = machine(parents=["parent"], version=10)
+    exchange = machine(parents=["parent"], position=Position(10, 10, ()))
     (train,) = only(Train, exchange.handle(*arrived(gradient(0, version=4)), Ready(10, 0.0)))
     assert train.gradients == () and exchange.counts["refused stale"] == 1
     (train,) = only(Train, exchange.handle(*arrived(gradient(1, version=6)), Trained(10, {}, 0.0), Ready(11, 0.0)))
@@ -442,6 +443,39 @@ def test_child_dies_is_closed_and_returns_under_a_new_incarnation():
     assert exchange.counts["refused closed incarnation"] == 1
     out = exchange.handle(*arrived(answer(0, sequence=0, incarnation=1, version=0), at=0.4))
     assert exchange.counts["late"] == 1 and [type(m) for m in sent(out)] == [Ask, Ask, Ask]  # it is asked again
+
+
+def test_a_returned_child_is_asked_when_the_supervisor_opens_it():
+    exchange = machine(children=["child"])
+    exchange.handle(Ready(0, 0.0))
+    exchange.handle(Closed("child", 0, 0.1))
+    for number in range(4):
+        assert not sent(step(exchange, number, at=0.2))
+    assert not sent(exchange.handle(Opened("child", 0, 0.3)))  # the closed one stays closed
+    out = exchange.handle(Opened("child", 1, 0.3))
+    assert [type(m) for m in sent(out)] == [Ask, Ask, Ask]
+
+
+def test_a_later_incarnation_uses_every_batch_once():
+    first = machine(children=["child"], steps=12)
+    first.handle(Ready(0, 0.0))
+    used = []
+    for number in range(5):  # alternately with an answer to batch 2k + 1 and without any
+        out = first.handle(Tick(1.0 + number)) if first._ready else ()
+        used += [t.batch for t in only(Train, out)]
+        first.handle(Trained(number, {}, 1.0 + number))
+        if number < 4:
+            first.handle(Ready(number + 1, 1.0 + number))
+    second = machine(children=["child"], steps=12, position=first.position, incarnation=1)
+    assert second.position == first.position and second.version == 5
+    out = second.handle(Ready(5, 0.0))
+    for number in range(5, 12):
+        out = second.handle(Tick(float(number))) if not only(Train, out) else out
+        used += [t.batch for t in only(Train, out)]
+        out = second.handle(
+            Trained(number, {}, float(number)), *([Ready(number + 1, float(number))] if number < 11 else [])
+        )
+    assert sorted(used) == list(range(12))
 
 
 def test_gradients_and_answers_for_a_former_incarnation_are_dropped():
