@@ -124,7 +124,8 @@ class MachWorker:
         if not data.private:
             self._splits[self._train_split.fingerprint] = self._train_split
         self._network = self._built()
-        self._network.warm_up()
+        attributed = min(self._options.batch_size, setup.record.rows, len(self._validation))
+        self._network.warm_up(attributed if setup.record.attribution else 0)
         self._transport = Transport(self._options.exchange.time_limit)
         self._exchange = Exchange(
             name=setup.name,

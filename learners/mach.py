@@ -67,18 +67,20 @@ class Mach(tf.Module):
             "head": (shape.embedding, shape.classes),
             "synthetic": (shape.features, *shape.synthetic, self.downstream) if shape.children else (),
         }
-        self._initial = {part: networks.initial(seed + n, w) for n, (part, w) in enumerate(widths.items())}
         self.encoder, self.head, self.synthetic = (
-            [tf.Variable(w, name=f"{part}/{i}") for i, w in enumerate(weights)]
-            for part, weights in self._initial.items()
+            [tf.Variable(w, name=f"{part}/{i}") for i, w in enumerate(networks.initial(seed + n, widths[part]))]
+            for n, part in enumerate(("encoder", "head", "synthetic"))
         )
-        objectives = {"target": self.encoder + self.head, "distil": self.synthetic}
-        objectives["parents"] = self.encoder if shape.gradient_rows else []
+        self.objectives = {  # the weights that each one moves
+            "target": self.encoder + self.head,
+            "distil": self.synthetic,
+            "parents": self.encoder if shape.gradient_rows else [],
+        }
         self.slots = {
             name: [[tf.Variable(tf.zeros_like(w)) for _ in range(optimizers.SLOTS[rule.name])] for w in weights]
-            for name, weights in objectives.items()
+            for name, weights in self.objectives.items()
         }
-        self.counts = dict.fromkeys(objectives, 0)  # updates of each objective
+        self.counts = dict.fromkeys(self.objectives, 0)  # updates of each objective
         self._mask_seed = seed & 0x7FFFFFFF
         self._train = tf.function(self._train_step, jit_compile=True)
         self._embed = tf.function(self._embed_rows, jit_compile=True)
@@ -92,15 +94,22 @@ class Mach(tf.Module):
         """Steps done."""
         return self.counts["target"]
 
-    def warm_up(self) -> None:
-        """Compile what training needs, then put every variable back."""
+    def warm_up(self, attributed: int = 0) -> None:
+        """Compile what training needs, then put every variable back.
+
+        Args:
+            attributed: rows that `attribute` will be called with; 0 if it will not.
+        """
         shape, saved = self.shape, self.save()
         x, y = np.zeros((shape.batch, shape.features), np.float32), np.zeros(shape.batch, np.int32)
-        self.train(x, y, [None] * len(shape.children), [], 0.0)
+        nobody: List[Optional[np.ndarray]] = [None] * len(shape.children)
+        self.train(x, y, nobody, [], 0.0)
         if shape.gradient_rows:
-            self.train(x, y, [None] * len(shape.children), [(x[:1], np.zeros((1, shape.embedding), np.float32))], 0.0)
+            self.train(x, y, nobody, [(x[:1], np.zeros((1, shape.embedding), np.float32))], 0.0)
             self.embed(x[:1])
-        self.evaluate(x[:1], y[:1], [None] * len(shape.children))
+        self.evaluate(x[:1], y[:1], nobody)
+        if attributed:
+            self.attribute(x[:attributed], y[:attributed], nobody)
         self.restore(saved)
 
     def train(
@@ -119,22 +128,23 @@ class Mach(tf.Module):
             gradients: (features [g, F], gradient [g, E]) of each parent that sent one; at most G rows in all.
             rate: learning rate of this step.
         """
-        d_BD, present_K = self._joined(embeddings, len(x_BF))
+        d_BD, there_D = self._joined(embeddings, len(x_BF))
         parents: Tuple[Optional[np.ndarray], Optional[np.ndarray]] = (None, None)
         if gradients:
             x_gF, g_gE = (np.concatenate(part) for part in zip(*gradients))
             parents = (_padded(x_gF, self.shape.gradient_rows), _padded(g_gE, self.shape.gradient_rows))
         for name in self.counts:
             self.counts[name] += bool(gradients) if name == "parents" else 1
-        counts = np.array([self.counts["target"], max(1, self.counts["parents"])], np.float32)
+        counts = np.maximum(1, list(self.counts.values())).astype(np.float32)
         mask = np.array([self._mask_seed, self.version], np.int32)
-        to_children, metrics = self._train(x_BF, labels_B, d_BD, present_K, *parents, np.float32(rate), counts, mask)
+        to_children, metrics = self._train(x_BF, labels_B, d_BD, there_D, *parents, np.float32(rate), counts, mask)
         named = dict(zip(METRICS, metrics.numpy().tolist()))
         if not self.synthetic:
             named = {key: named[key] for key in ("loss/child", "accuracy/child", "gradient_norm")}
-        elif not present_K.any():
+        elif not there_D.any():
             named = {key: value for key, value in named.items() if "child" not in key and key != "distillation"}
-        return Trained(np.split(to_children.numpy(), np.cumsum(self.shape.children)[:-1], axis=1), named)
+        ends = np.cumsum(self.shape.children, dtype=int)
+        return Trained(np.split(to_children.numpy(), ends, axis=1)[:-1], named)
 
     def embed(self, x_NF: np.ndarray) -> np.ndarray:
         """Embeddings [N, E] of any number of rows, with the synthetic input and without dropout."""
@@ -146,27 +156,28 @@ class Mach(tf.Module):
         self, x_NF: np.ndarray, labels_N: np.ndarray, embeddings: Sequence[Optional[np.ndarray]]
     ) -> Dict[str, float]:
         """Mean loss, accuracy and distillation error over N rows, with the children and with the synthetic input."""
-        d_ND, present_K = self._joined(embeddings, len(x_NF))
+        d_ND, there_D = self._joined(embeddings, len(x_NF))
         size, sums = self.shape.batch, np.zeros(len(EVALUATED))
         for i in range(0, len(x_NF), size):
             counted = _padded(np.ones(len(x_NF[i : i + size]), np.float32), size)
             parts = (_padded(a[i : i + size], size) for a in (x_NF, labels_N, d_ND))
-            sums += self._evaluate(*parts, counted, present_K).numpy()
+            sums += self._evaluate(*parts, counted, there_D).numpy()
         named = dict(zip(EVALUATED, (sums / len(x_NF)).tolist()))
         if not self.synthetic:
             return {key: named[key] for key in ("loss/child", "accuracy/child")}
-        if not present_K.all():
+        if not there_D.all():
             return {key: value for key, value in named.items() if key.endswith("synthetic")}
         return named
 
     def attribute(
         self, x_NF: np.ndarray, labels_N: np.ndarray, embeddings: Sequence[Optional[np.ndarray]]
     ) -> Dict[str, float]:
-        """What the columns of the features and of the children's embeddings are worth, on up to 64 rows."""
-        size = min(ATTRIBUTION_ROWS, self.shape.batch)
-        d_ND, present_K = self._joined(embeddings, len(x_NF))
-        repeat = np.arange(size) % len(x_NF)  # a smaller set is repeated: means stay what they are
-        values = self._attribute(x_NF[repeat], labels_N[repeat], d_ND[repeat], present_K).numpy()
+        """What the columns of the features and of the children's embeddings are worth, on the first 64 rows.
+
+        Compiled anew for every number of rows below.
+        """
+        d_ND, there_D = self._joined(embeddings, len(x_NF))
+        values = self._attribute(*(a[:ATTRIBUTION_ROWS] for a in (x_NF, labels_N, d_ND)), there_D).numpy()
         names = [f"{score}/{part}" for part in ("inputs", "downstream") for score in _SCORES]
         return {key: float(v) for key, v in zip(names, values.ravel()) if self.synthetic or "downstream" not in key}
 
@@ -198,18 +209,15 @@ class Mach(tf.Module):
         ]
 
     def _joined(self, embeddings: Sequence[Optional[np.ndarray]], rows: int) -> Tuple[np.ndarray, np.ndarray]:
-        """The children's embeddings side by side [B, D], zeros for those that are missing, and who is there [K]."""
+        """The children's embeddings side by side [B, D], zeros where one is missing; which columns are there [D]."""
         columns = [
             np.zeros((rows, width), np.float32) if e is None else e for e, width in zip(embeddings, self.shape.children)
         ]
         joined = np.concatenate(columns, axis=1) if columns else np.zeros((rows, 0), np.float32)
-        return joined, np.array([e is not None for e in embeddings], np.float32)
+        there_K = np.array([e is not None for e in embeddings], np.float32)
+        return joined, np.repeat(there_K, self.shape.children)
 
     # -- compiled
-
-    def _columns(self, present_K: tf.Tensor) -> tf.Tensor:
-        """Who is there, per column of d: [D]."""
-        return tf.repeat(present_K, self.shape.children, axis=0) if self.shape.children else tf.zeros([0])
 
     def _combined(self, x_BF: tf.Tensor, d_BD: tf.Tensor) -> tf.Tensor:
         """Input of the encoder. The one place that says how several children are combined."""
@@ -228,41 +236,41 @@ class Mach(tf.Module):
     def _embed_rows(self, x_AF: tf.Tensor) -> tf.Tensor:
         return self._code(x_AF, self._imagined(x_AF))
 
-    def _filled(self, d_BD: tf.Tensor, s_BD: tf.Tensor, columns_D: tf.Tensor) -> tf.Tensor:
+    @staticmethod
+    def _filled(d_BD: tf.Tensor, s_BD: tf.Tensor, there_D: tf.Tensor) -> tf.Tensor:
         """The children's embeddings, synthetic where a child is missing; no gradient reaches the synthetic input."""
-        return tf.where(columns_D > 0, d_BD, tf.stop_gradient(s_BD))
+        return tf.where(there_D > 0.0, d_BD, tf.stop_gradient(s_BD))
 
     def _train_step(
         self,
         x_BF: tf.Tensor,
         labels_B: tf.Tensor,
         d_BD: tf.Tensor,
-        present_K: tf.Tensor,
+        there_D: tf.Tensor,
         x_GF: Optional[tf.Tensor],
         g_GE: Optional[tf.Tensor],
         rate: tf.Tensor,
         counts: tf.Tensor,
         mask: tf.Tensor,
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        columns_D, anyone = self._columns(present_K), tf.reduce_max(tf.concat([present_K, [0.0]], 0))
+        share = 0.5 * tf.reduce_max(there_D) if self.synthetic else 1.0  # of the child pass in the target loss
         with tf.GradientTape() as tape:
             tape.watch(d_BD)
             s_BD = self._imagined(x_BF)
-            child = self._pass(x_BF, self._filled(d_BD, s_BD, columns_D), labels_B, mask)
+            child = self._pass(x_BF, self._filled(d_BD, s_BD, there_D), labels_B, mask)
             synthetic = self._pass(x_BF, s_BD, labels_B, mask) if self.synthetic else child
-            distillation = _mean_square(s_BD, tf.stop_gradient(d_BD), columns_D)
-            share = 0.5 * anyone if self.synthetic else 1.0
+            distillation = _mean_square(s_BD, tf.stop_gradient(d_BD), there_D)
             loss = share * child[0] + (1.0 - share) * synthetic[0] + self.weight * distillation
         own = self.encoder + self.head
-        found = tape.gradient(loss, own + self.synthetic + [d_BD], unconnected_gradients="zero")
-        updates = [("target", own, found[: len(own)], counts[0])]
-        updates += [("distil", self.synthetic, found[len(own) : -1], counts[0])]
+        *found, to_children = tape.gradient(loss, own + self.synthetic + [d_BD], unconnected_gradients="zero")
+        gradients = {"target": found[: len(own)], "distil": found[len(own) :]}
         if g_GE is not None:
-            updates += [("parents", self.encoder, self._parents_gradient(x_GF, g_GE), counts[1])]
-        self._apply(updates, rate)
-        norm = tf.linalg.global_norm(found[:-1])
+            gradients["parents"] = self._parents_gradient(x_GF, g_GE)
+        self._apply(gradients, rate, counts)
+        norm = tf.linalg.global_norm(found)
         metrics = [child[0], synthetic[0], child[1], synthetic[1], distillation, norm]
-        return found[-1] / tf.maximum(share, 0.5), tf.stack(metrics)
+        # children get the derivative of the whole loss of the child pass; where none answered it is 0 / 0.5
+        return to_children / tf.maximum(share, 0.5), tf.stack(metrics)
 
     def _pass(
         self, x_BF: tf.Tensor, d_BD: tf.Tensor, labels_B: tf.Tensor, mask: Optional[tf.Tensor]
@@ -280,33 +288,32 @@ class Mach(tf.Module):
     def _parents_gradient(self, x_GF: tf.Tensor, g_GE: tf.Tensor) -> List[tf.Tensor]:
         with tf.GradientTape() as tape:
             embedding = self._code(x_GF, tf.stop_gradient(self._imagined(x_GF)))
-        return tape.gradient(embedding, self.encoder, output_gradients=g_GE)
+        found: List[tf.Tensor] = tape.gradient(embedding, self.encoder, output_gradients=g_GE)
+        return found
 
-    def _apply(self, updates: list, rate: tf.Tensor) -> None:
-        """Add up what all objectives do to a weight, then write: nothing reads a weight that is half updated."""
-        totals: Dict[int, tf.Tensor] = {}
-        for name, weights, gradients, count in updates:
+    def _apply(self, gradients: Dict[str, List[tf.Tensor]], rate: tf.Tensor, counts: tf.Tensor) -> None:
+        """Work out what every objective does to its weights, then write: no weight is read after its first change."""
+        writes = []
+        for count, (name, weights) in zip(tf.unstack(counts, len(self.objectives)), self.objectives.items()):
             # only the learner's own objectives decay: a parent's gradient must not shrink a weight a second time
             rule = self.rule._replace(weight_decay=0.0) if name == "parents" else self.rule
-            for weight, gradient, slots in zip(weights, gradients, self.slots[name]):
-                step, new = optimizers.delta(rule, weight, gradient, slots, rate, count)
-                totals[id(weight)] = totals[id(weight)] + step if id(weight) in totals else step
-                for slot, value in zip(slots, new):
-                    slot.assign(value)
-        for weight in self.encoder + self.head + self.synthetic:
-            weight.assign_add(totals[id(weight)])
+            for weight, gradient, slots in zip(weights, gradients.get(name, []), self.slots[name]):
+                addition, new = optimizers.delta(rule, weight, gradient, slots, rate, count)
+                writes += [(weight.assign_add, addition), *zip((slot.assign for slot in slots), new)]
+        for write, value in writes:
+            write(value)
 
     def _evaluate_rows(
-        self, x_BF: tf.Tensor, labels_B: tf.Tensor, d_BD: tf.Tensor, counted_B: tf.Tensor, present_K: tf.Tensor
+        self, x_BF: tf.Tensor, labels_B: tf.Tensor, d_BD: tf.Tensor, counted_B: tf.Tensor, there_D: tf.Tensor
     ) -> tf.Tensor:
-        columns_D, s_BD = self._columns(present_K), self._imagined(x_BF)
-        inputs = (self._filled(d_BD, s_BD, columns_D), s_BD)
+        s_BD = self._imagined(x_BF)
+        inputs = (self._filled(d_BD, s_BD, there_D), s_BD)
         child, synthetic = (self._scored(networks.linear(self.head, self._code(x_BF, d)), labels_B) for d in inputs)
         error_B = tf.reduce_mean(tf.square(s_BD - d_BD), 1) if self.synthetic else tf.zeros_like(counted_B)
         return tf.linalg.matvec(tf.stack([child[0], synthetic[0], child[1], synthetic[1], error_B]), counted_B)
 
-    def _attribute_rows(self, x_BF: tf.Tensor, labels_B: tf.Tensor, d_BD: tf.Tensor, present_K: tf.Tensor) -> tf.Tensor:
-        z_BI = self._combined(x_BF, self._filled(d_BD, self._imagined(x_BF), self._columns(present_K)))
+    def _attribute_rows(self, x_BF: tf.Tensor, labels_B: tf.Tensor, d_BD: tf.Tensor, there_D: tf.Tensor) -> tf.Tensor:
+        z_BI = self._combined(x_BF, self._filled(d_BD, self._imagined(x_BF), there_D))
         kernel, bias = self.encoder[:2]
 
         def above(pre_BH: tf.Tensor) -> tf.Tensor:
@@ -326,10 +333,10 @@ class Mach(tf.Module):
 _SCORES = ("pruning", "absolute_gradient", "weight_magnitude", "integrated_gradients")
 
 
-def _mean_square(s_BD: tf.Tensor, d_BD: tf.Tensor, columns_D: tf.Tensor) -> tf.Tensor:
+def _mean_square(s_BD: tf.Tensor, d_BD: tf.Tensor, there_D: tf.Tensor) -> tf.Tensor:
     """Mean squared difference over the rows and the columns that are there; 0 where none is."""
-    there = tf.maximum(tf.reduce_sum(columns_D), 1.0) * tf.cast(tf.shape(s_BD)[0], tf.float32)
-    return tf.reduce_sum(tf.square(s_BD - d_BD) * columns_D) / there
+    entries = tf.maximum(tf.reduce_sum(there_D), 1.0) * tf.cast(tf.shape(s_BD)[0], tf.float32)
+    return tf.reduce_sum(tf.square(s_BD - d_BD) * there_D) / entries
 
 
 def _padded(values: np.ndarray, rows: int) -> np.ndarray:

@@ -39,7 +39,7 @@ def linear(layer: Sequence[tf.Tensor], x_BI: tf.Tensor) -> tf.Tensor:
 
 
 def dropout(x_BI: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Zero a share `rate` of the entries and scale the others by 1 / (1 - rate); the mask is a function of `seed` [2]."""
+    """Zero a share `rate` of the entries and scale the others by 1 / (1 - rate); equal `seed` [2], equal mask."""
     if rate == 0.0:
         return x_BI
     kept = tf.random.stateless_uniform(tf.shape(x_BI), seed) >= rate

@@ -1,7 +1,8 @@
 """Update rules as pure functions, and schedules of the learning rate.
 
 A step module: TensorFlow 2.6 and Python 3.8 can run it, and it needs no Keras. The arithmetic is written out because
-the conservation laws follow the exact rule. All rules are in Keras's convention: the velocity holds the rate.
+the conservation laws follow the exact rule. All rules are Keras's (the velocity holds the rate), save that Adam's
+epsilon is added after the bias correction, as in the paper.
 """
 
 import math

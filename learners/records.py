@@ -35,8 +35,10 @@ class Evaluation:
 
     @property
     def complete(self) -> bool:
+        """Whether every piece has come."""
         return self._missing == 0
 
     @property
     def means(self) -> dict[str, float]:
+        """Of what every piece had, over the rows of all."""
         return {key: total / self._rows for key, total in (self._sums or {}).items()}
