@@ -68,7 +68,7 @@ def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointS
 
 def newest(folder: Path) -> tuple[Optional[CheckpointSet], list[str]]:
     """The newest complete set, and what is wrong with each newer one, in words."""
-    ignored = []
+    ignored: list[str] = []
     for number in sorted(_numbers(folder), reverse=True):
         place = _set_folder(folder, number)
         fault, steps = _examined(place)
@@ -90,7 +90,9 @@ def last_number(folder: Path) -> int:
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` complete sets, and partial sets older than those."""
-    complete_sets = [number for number in sorted(_numbers(folder)) if (_set_folder(folder, number) / MANIFEST).is_file()]
+    complete_sets = [
+        number for number in sorted(_numbers(folder)) if (_set_folder(folder, number) / MANIFEST).is_file()
+    ]
     if len(complete_sets) < keep:
         return
     oldest = complete_sets[-keep]

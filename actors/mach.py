@@ -11,18 +11,19 @@ Ray runs `run` in one thread, which owns the weights, and everything else in ano
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import ray
 
-from actors import device
+from actors import checkpoint, device
+from actors.keeper import Upload
 from actors.outgoing import Outgoing
 from actors.transport import Transport
 from learners.batches import Split, features, rows
-from learners.exchange import Exchange
+from learners.exchange import Exchange, Position
 from learners.messages import (
     Accuse,
     Arrived,
@@ -37,6 +38,7 @@ from learners.messages import (
     Instruction,
     Leave,
     Message,
+    Opened,
     Ready,
     Rows,
     Send,
@@ -78,6 +80,7 @@ class Data:
     width: int
     classes: int
     dtype: str
+    example: tuple[int, ...]  #: shape of one example before it was laid flat
     scale: float
     offset: float
 
@@ -94,7 +97,19 @@ class Setup:
     parents: Mapping[str, int]  #: batch size
     data: Data
     record: Recording
-    recorder: Any  #: handle of the recorder
+    recorder: Any  #: its handle
+    keeper: Any  #: its handle
+    upload: float  #: bytes per second at most, of states to the keeper
+    state: tuple[ray.ObjectRef, ...] = ()  #: the checkpoint file to go on from, if there is one
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A sign of life."""
+
+    step: int
+    idle: float  #: seconds since the training thread last looked at its inbox
+    accused: tuple[tuple[str, int, str], ...]  #: neighbours (and incarnation, and why) refused three times in a row
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,7 @@ class MachWorker:
         attributed = min(self._options.batch_size, setup.record.rows, len(self._validation))
         self._network.warm_up(attributed if setup.record.attribution else 0)
         self._transport = Transport(self._options.exchange.time_limit)
+        about = self._restored()
         self._exchange = Exchange(
             name=setup.name,
             incarnation=setup.incarnation,
@@ -138,8 +154,11 @@ class MachWorker:
             batch=self._batch,
             steps=self._options.steps,
             limits=self._options.exchange,
-            position=None,
+            position=Position(**about["position"]) if about else None,
         )
+        if about:
+            self._exchange.counts.update(about["counts"])
+            self._transport.bytes.update(about["bytes"])
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._stopped = False
         self._evaluations: dict[tuple[str, int], Evaluation] = {}
@@ -149,16 +168,17 @@ class MachWorker:
         self._speed = _Speed()
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
+        self._upload = Upload(setup.name, setup.keeper, setup.upload)
+        self._wanted_sets: SimpleQueue[int] = SimpleQueue()
+        self._accused: list[tuple[str, int, str]] = []
+        self._turn = time.monotonic()
+        self._left = False
 
     # -- called by others, in the second thread
 
     def ready(self) -> str:
         """Answers once the learner is built and compiled."""
         return self._setup.name
-
-    def connect(self, handles: Mapping[str, Any]) -> None:
-        """Learn where the neighbours are."""
-        self._transport.connect(handles)
 
     def receive(self, *messages: Message) -> None:
         """Messages of one neighbour, in order."""
@@ -169,9 +189,27 @@ class MachWorker:
                 self._unreadable += 1
                 self._outgoing.log.warning("{}: the arrays of a message: {}", message.sender, type(error).__name__)
 
-    def close(self, name: str, incarnation: int) -> None:
-        """The supervisor says that a neighbour has ended."""
-        self._inbox.put(Closed(name, incarnation, time.monotonic()))
+    def close(self, name: str, incarnation: int, forever: bool) -> None:
+        """The supervisor says that a neighbour has ended, or will return as another incarnation."""
+        self._inbox.put(Closed(name, incarnation, forever, time.monotonic()))
+
+    def open(self, name: str, incarnation: int, handle: Any) -> None:
+        """The supervisor says where a neighbour is, and as which incarnation."""
+        self._transport.connect({name: handle})
+        self._inbox.put(Opened(name, incarnation, time.monotonic()))
+
+    def beat(self) -> Beat:
+        """A sign of life, and whom this learner accuses since the last one."""
+        accused, self._accused = tuple(self._accused), []
+        idle = 0.0 if self._left else time.monotonic() - self._turn
+        return Beat(self._exchange.version, idle, accused)
+
+    def save(self, number: int) -> None:
+        """Send the state for checkpoint set `number`, as it is after the current step."""
+        self._wanted_sets.put(number)
+        if self._left:  # nobody changes it any more
+            self._save_wanted()
+        self._inbox.put(Tick(time.monotonic()))
 
     def stop(self) -> None:
         """End after the current step; `run` returns what was reached."""
@@ -183,10 +221,12 @@ class MachWorker:
     def run(self) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
         self._started = time.monotonic()
-        until, events = 0.0, [self._due()]
+        until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
+            self._turn = time.monotonic()
             events += self._next_events(0.0 if events else until)
             instructions, events = self._exchange.handle(*events), []
+            self._save_wanted()
             until = time.monotonic() + IDLE_SECONDS
             for instruction in instructions:
                 if isinstance(instruction, Leave):
@@ -196,6 +236,8 @@ class MachWorker:
                 else:
                     events += self._perform(instruction)
             self._outgoing.send_if_due()
+        if events:  # the step before the stop is done: a state saved now must say so
+            self._exchange.handle(*events)
         return self._summary()
 
     def _next_events(self, until: float) -> list[Event]:
@@ -220,10 +262,16 @@ class MachWorker:
                 return [*self._evaluate(instruction), Tick(time.monotonic())]
             case Accuse():
                 self._outgoing.log.warning("{}: three in a row refused: {}", instruction.sender, instruction.reason)
+                self._accused.append((instruction.sender, instruction.incarnation, instruction.reason))
         return []
 
-    def _due(self) -> Event:
-        return Ready(self._exchange.version, time.monotonic())
+    def _due(self, step: int) -> list[Event]:
+        """After `step` steps: the next one, or what is left to do after the last."""
+        if step < self._options.steps:
+            return [Ready(step, time.monotonic())]
+        self._ended = time.monotonic()
+        whole = {"validation": self._validation, "test": self._test}
+        return [want for name, split in whole.items() for want in self._wants(name, step, len(split))]
 
     def _embed(self, instruction: Embed) -> Embedded:
         sizes = [ask.batch.size for ask in instruction.asks]
@@ -250,11 +298,7 @@ class MachWorker:
         events: list[Event] = [Trained(instruction.step, gradients, time.monotonic())]
         if step % self._setup.record.every == 0 and step < self._options.steps:
             events += self._wants("validation", step, min(self._setup.record.rows, len(self._validation)))
-        if step < self._options.steps:
-            return [*events, Ready(step, time.monotonic())]
-        self._ended = time.monotonic()
-        events += self._wants("validation", step, len(self._validation))
-        return events + self._wants("test", step, len(self._test))
+        return [*events, *self._due(step)]
 
     # -- evaluation: held-out rows in pieces of a batch, each as soon as the children have answered
 
@@ -295,6 +339,34 @@ class MachWorker:
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
         return bool(every) and (step % every < self._setup.record.every or step == self._options.steps)
+
+    # -- the whole state
+
+    def _save_wanted(self) -> None:
+        """Between two steps: what the network has done the exchange knows of."""
+        while not self._wanted_sets.empty():
+            number, step = self._wanted_sets.get(), self._exchange.version
+            assert step == self._network.version, "a state is saved between two steps"
+            about = {
+                "learner": self._setup.name,
+                "incarnation": self._setup.incarnation,
+                "position": asdict(self._exchange.position),
+                "counts": dict(self._exchange.counts),
+                "bytes": dict(self._transport.bytes),
+                "example": self._setup.data.example,
+                "scale": self._setup.data.scale,
+                "offset": self._setup.data.offset,
+            }
+            self._upload.put(number, step, self._network.save(), about)
+
+    def _restored(self) -> Optional[dict[str, Any]]:
+        """Take over the state that this incarnation goes on from; what was noted beside it."""
+        if not self._setup.state:
+            return None
+        (content,) = ray.get(list(self._setup.state))
+        state, about = checkpoint.unpack(content)
+        self._network.restore(state)
+        return about
 
     # -- values
 
@@ -382,6 +454,8 @@ class MachWorker:
         raise Diverged(text)
 
     def _summary(self) -> Summary:
+        self._left = True
+        self._save_wanted()
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
         ended = self._ended if self._final else time.monotonic()
         return Summary(

@@ -4,6 +4,8 @@ Consumes: parcels of records from learners, in any order of learners, each learn
 Produces: `records/<learner>.jsonl`, `logs/<learner>.log`, `tensorboard/<learner>/`; an acknowledgement once written.
 Waits for: the disk only. Unblocked by: nothing else. Greatest delay: a parcel is written before it is acknowledged.
 A disk that refuses: the parcel is refused as a whole, its sender keeps it and sends it again; see `Recorder.look`.
+Its own death: a new one reads in the records how far they go, since every parcel's lines end with a seal, and takes
+away what has none; senders send it again.
 """
 
 import os
@@ -18,11 +20,11 @@ from typing import Any
 import msgspec
 import ray
 from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from learners.records import Record
+from learners.records import Record, Seal, lines
 
 LAYOUT = {
     "Machworks": {
@@ -72,6 +74,8 @@ class Recorder:
         self._written: dict[tuple[str, int], int] = {}
         self._latest: dict[str, dict[str, float]] = {}
         self._fault = ""
+        for path in (self._folder / "records").glob("*.jsonl"):
+            self._recover(path)
 
     def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
         """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
@@ -87,6 +91,27 @@ class Recorder:
             contents |= self._events(learner, 0, [_event(part, 0, time.time()) for part in parts])
         self._write(contents)
 
+    def begin(self, learner: str, incarnation: int, step: int) -> None:
+        """An incarnation goes on from `step`: later records of former ones are taken back, here and in TensorBoard.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        name = f"records/{learner}.jsonl"
+        path = self._folder / name
+        if path.is_file():
+            kept = [
+                line for line, content in lines(path.read_bytes()) if isinstance(content, Seal) or content.step <= step
+            ]
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(b"".join(kept))
+            self._forget(name)
+            partial.replace(path)
+        self._latest.pop(learner, None)
+        # TensorBoard drops what it has read of later steps when it meets this
+        started = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START), wall_time=time.time())
+        self._write(self._events(learner, incarnation, [started]))
+
     def append(self, parcel: Parcel) -> None:
         """Write a parcel, once; returns when it is written.
 
@@ -96,10 +121,11 @@ class Recorder:
         key = (parcel.learner, parcel.incarnation)
         if parcel.sequence <= self._written.get(key, -1):
             return
-        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in parcel.records)
+        sealed = [*parcel.records, Seal(parcel.sequence, parcel.learner, parcel.incarnation)]
+        written = b"".join(msgspec.json.encode(line) + b"\n" for line in sealed)
         plotted = [parcel.records[index] for index in parcel.plotted]
         contents = {
-            f"records/{parcel.learner}.jsonl": lines,
+            f"records/{parcel.learner}.jsonl": written,
             f"logs/{parcel.learner}.log": "".join(parcel.log).encode(),
             **self._events(*key, [_event(_scalars(r.values), r.step, r.time) for r in plotted]),
         }
@@ -121,7 +147,33 @@ class Recorder:
             finally:
                 os.close(descriptor)
 
+    def _recover(self, path: Path) -> None:
+        """Find out what a former recorder has written of a learner, and cut off what it had not finished."""
+        whole, step, incarnation = 0, 0, 0
+        end = 0
+        latest: dict[str, float] = {}
+        for line, content in lines(path.read_bytes()):
+            end += len(line)
+            if isinstance(content, Seal):
+                whole, incarnation = end, content.incarnation
+                self._written[content.learner, content.incarnation] = content.seal
+            else:
+                step = content.step
+                latest.update(content.values, step=step)
+        with path.open("r+b") as file:
+            file.truncate(whole)
+        self._latest[path.stem] = latest
+        # TensorBoard's file may be a parcel ahead: what it has beyond the records will come again
+        started = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START), wall_time=time.time())
+        self._write(self._events(path.stem, incarnation, [started]))
+
     # -- files
+
+    def _forget(self, name: str) -> None:
+        """Close a file that is about to be another one."""
+        if name in self._files:
+            os.close(self._files.pop(name))
+        self._ends.pop(name, None)
 
     def _events(self, learner: str, incarnation: int, events: Iterable[Event]) -> dict[str, bytes]:
         """TensorBoard's file of this incarnation and what is to be added to it."""
@@ -170,4 +222,4 @@ def _framed(event: Event) -> bytes:
     return length + struct.pack("<I", masked_crc32c(length)) + content + struct.pack("<I", masked_crc32c(content))
 
 
-RecorderActor = ray.remote(num_cpus=0, max_restarts=0)(Recorder)
+RecorderActor = ray.remote(num_cpus=0, max_restarts=-1)(Recorder)

@@ -25,7 +25,9 @@ CHAIN = Path("topology/chains/fashion.yaml")
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
     runs = [_run(seed) for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)]
-    accuracy = {key: [run["learners"][n]["accuracies"][f"test/accuracy/{way}"] for run in runs] for key, n, way in _WHICH}
+    accuracy = {
+        key: [run["learners"][n]["accuracies"][f"test/accuracy/{way}"] for run in runs] for key, n, way in _WHICH
+    }
     top = [run["learners"]["top"] for run in runs]
     return {
         **{key: mean(values) for key, values in accuracy.items()},
@@ -56,7 +58,7 @@ def _run(seed: int) -> Mapping:
     found = [
         record["step"]
         for record in map(json.loads, records)
-        if record["kind"] == "evaluate" and record["values"].get("validation/accuracy/child", 0.0) >= 0.8
+        if record.get("kind") == "evaluate" and record["values"].get("validation/accuracy/child", 0.0) >= 0.8
     ]
     outcome["steps_to_80"] = min(found)
     _report.say(f"seed {seed}: {outcome['learners']['top']['accuracies']}, 80 % at step {min(found)}")

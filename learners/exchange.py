@@ -10,7 +10,7 @@ Greatest staleness: `limits.max_staleness` steps of the learner that receives a 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -59,7 +59,7 @@ class Position:
 
     version: int  #: steps done
     next_batch: int  #: all below are used, but for `unused`
-    unused: tuple[int, ...]  #: batches that were asked about and not used
+    unused: Sequence[int]  #: batches that were asked about and not used
 
 
 @dataclass
@@ -177,8 +177,9 @@ class Exchange:
 
     @property
     def position(self) -> Position:
-        """Where this learner stands between two steps; what a later incarnation goes on from."""
-        return Position(self.version, self._next_batch, (*sorted(self._batches), *self._unused))
+        """Where this learner stands before the step that may be due; what a later incarnation goes on from."""
+        begun = () if self._training is None else (self._training.batch,)
+        return Position(self.version, self._next_batch, (*begun, *sorted(self._batches), *self._unused))
 
     def staleness(self, answer: Answer) -> int:
         """Steps that the child is known to have made since it computed this answer (a lower bound)."""
@@ -350,6 +351,8 @@ class Exchange:
         if peer is not None and event.incarnation >= peer.incarnation:
             self._forget(peer)
             peer.incarnation, peer.closed = event.incarnation, True
+            if isinstance(peer, _Parent):
+                peer.ended = event.forever
 
     def _open(self, event: Opened) -> None:
         peer = self._peers.get(event.name)
@@ -509,7 +512,7 @@ class Exchange:
             self._post(child, Ended)
 
     def _may_leave(self) -> bool:
-        return self._done and not self._left and all(p.ended or p.closed for p in self._parents.values())
+        return self._done and not self._left and all(parent.ended for parent in self._parents.values())
 
 
 def _square(values: NDArray[np.float32]) -> float:

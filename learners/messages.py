@@ -146,6 +146,7 @@ class Closed:
 
     name: str
     incarnation: int
+    forever: bool  #: whether no other one follows
     at: float
 
 

@@ -140,6 +140,27 @@ class Record(Options, frozen=True):
     ] = 500
 
 
+class Checkpoint(Options, frozen=True):
+    """When the state of all learners is saved."""
+
+    every: Annotated[
+        int, Meta(ge=0, description="steps of the learner that is furthest ahead between two sets; 0: only at the end")
+    ] = 500
+    keep: Annotated[int, Meta(ge=1, description="complete sets that are kept")] = 3
+    rate: Annotated[
+        float, Meta(gt=0.0, description="MB/s at most that a learner sends of its state, beside training")
+    ] = 100.0
+
+
+class Supervise(Options, frozen=True):
+    """What is done about learners that die or fall silent."""
+
+    restarts: Annotated[int, Meta(ge=0, description="times that a learner is started again")] = 3
+    silence: Annotated[
+        float, Meta(gt=0.0, description="seconds without a sign of life after which a learner is started again")
+    ] = 10.0
+
+
 class Topology(Options, frozen=True, kw_only=True):
     """A whole run file, version 1."""
 
@@ -150,6 +171,8 @@ class Topology(Options, frozen=True, kw_only=True):
     defaults: Annotated[dict[str, Any], Meta(description="values for every learner that does not give its own")] = {}
     learners: Annotated[dict[Name, Mach], Meta(min_length=1, description="the learners, by name")]
     record: Record = Record()
+    checkpoint: Checkpoint = Checkpoint()
+    supervise: Supervise = Supervise()
 
     def children_of(self, name: str) -> tuple[str, ...]:
         """Names of the learners that `name` asks for embeddings, in the order of concatenation."""

@@ -1,7 +1,7 @@
 """What a learner writes down: one value per moment, at full resolution."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal, Union
 
 import msgspec
 
@@ -17,6 +17,24 @@ class Record(msgspec.Struct, frozen=True):
     time: float  #: seconds since 1970 on the learner's host
     kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; final: whole sets, after the last step
     values: dict[str, float]
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """Ends what was written at one time: lines that no seal follows are not known to be whole."""
+
+    seal: int  #: sequence of the parcel
+    learner: str
+    incarnation: int
+
+
+def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
+    """Each whole line of a learner's records and what it says; ends before one that a kill has cut."""
+    for line in content.splitlines(keepends=True):
+        try:
+            kind = Seal if line.startswith(b'{"seal"') else Record
+            yield line, msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError:
+            return
 
 
 class Evaluation:

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -19,7 +21,9 @@ Arguments = argparse.Namespace
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Entry point of `machworks`; returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(given)
+    arguments.given = given
     try:
         return arguments.command(arguments)
     except ValueError as error:  # what people gave: a file, a key, a cluster that lacks something
@@ -50,30 +54,109 @@ def _load(arguments: Arguments) -> Topology:
 
 
 def _run(arguments: Arguments) -> int:
+    from topology import driver
+
+    topology = _load(arguments)
+    if arguments.detach:
+        return _detached(arguments)
+    go = partial(driver.run, topology, runs=Path(arguments.runs), beside=Path(arguments.file).parent)
+    return _watched(arguments, topology, go)
+
+
+def _resume(arguments: Arguments) -> int:
+    from topology import driver, parse
+
+    folder = _folder(arguments)
+    if arguments.detach:
+        return _detached(arguments)
+    topology = parse.load(folder / "chain.yaml")
+    return _watched(arguments, topology, partial(driver.resume, folder))
+
+
+def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -> int:
+    """Run or resume, shown live, and say what came of it."""
     from loguru import logger
 
-    from topology import driver, view
+    from topology import view
 
     logger.remove()  # the view tells what the log tells, and the run folder keeps it
-    topology = _load(arguments)
     steps = {name: learner.steps for name, learner in topology.learners.items()}
     with view.View(steps, plain=arguments.plain, quiet=arguments.json) as shown:
-        outcome = driver.run(
-            topology,
-            address=arguments.address,
-            runs=Path(arguments.runs),
-            beside=Path(arguments.file).parent,
-            tell=shown.tell,
-            show=shown.show,
-        )
+        outcome = go(address=arguments.address, tell=_and_notify(arguments, shown.tell), show=shown.show)
     if arguments.json:
         print(json.dumps(outcome.as_json()))
-        return outcome.status
+        return int(outcome.status)
     view.printed(view.summary(outcome.as_json()))
+    for line in outcome.events:
+        view.printed(f"made good: {line}")
     for problem in outcome.problems:
         view.printed(problem, error=True)
     view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {_short(outcome.folder)}")
-    return outcome.status
+    return int(outcome.status)
+
+
+def _detached(arguments: Arguments) -> int:
+    """Start the same command in a session of its own, and return when its learners train, or it has failed."""
+    given = [word for word in arguments.given if word not in ("--detach", "--json")]
+    runs = Path(arguments.runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    handle, log = tempfile.mkstemp(prefix="detached-", suffix=".log", dir=runs)
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "topology.cli", *given, "--plain", f"--notify={writing}"],
+        stdin=subprocess.DEVNULL,
+        stdout=handle,
+        stderr=handle,
+        start_new_session=True,
+        pass_fds=(writing,),
+    )
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read().strip()  # until it writes where the run is, or ends
+    if not said:
+        print(Path(log).read_text(), end="", file=sys.stderr)
+        return process.wait()
+    folder = said.rpartition("run folder ")[2]
+    if arguments.json:
+        print(json.dumps({"status": 0, "run": folder, "process": process.pid, "log": log}))
+    else:
+        short = _short(Path(folder))
+        print(
+            f"{said}\noutput goes to {log}\nlook at it   machworks status {short}\nend it       machworks stop {short}"
+        )
+    return 0
+
+
+def _and_notify(arguments: Arguments, tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Tell, and let whoever detached us know when the run folder is said."""
+    if arguments.notify is None:
+        return tell
+
+    def told(line: str) -> None:
+        tell(line)
+        if arguments.notify is not None and "run folder " in line:
+            os.write(arguments.notify, line.encode())
+            os.close(arguments.notify)
+            arguments.notify = None
+
+    return told
+
+
+def _stop(arguments: Arguments) -> int:
+    from topology import status
+
+    folder = _folder(arguments)
+    state = status.stop(folder)
+    print(json.dumps({"run": str(folder), "state": state}) if arguments.json else f"{_short(folder)}: {state}")
+    return 0
+
+
+def _export(arguments: Arguments) -> int:
+    from topology import export
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    print(export.export(Path(arguments.run), arguments.learner, arguments.out and Path(arguments.out)))
+    return 0
 
 
 def _validate(arguments: Arguments) -> int:
@@ -186,8 +269,28 @@ def _parser() -> argparse.ArgumentParser:
     _takes_file(run)
     _takes_address(run)
     _takes_runs(run)
-    run.add_argument("--plain", action="store_true", help="lines instead of a live table")
-    _takes_json(run)
+    _takes_watching(run)
+
+    resume = add(
+        "resume", _resume, "go on with a run from its newest checkpoint set", "resume runs/digits-20260101-120000-ab12"
+    )
+    _takes_run(resume)
+    _takes_address(resume)
+    _takes_watching(resume)
+
+    stop = add("stop", _stop, "end a run that goes on; it keeps what it has", "stop runs/digits-20260101-120000-ab12")
+    _takes_run(stop)
+    _takes_json(stop)
+
+    export = add(
+        "export",
+        _export,
+        "write one learner as a stand-alone Keras model",
+        "export runs/digits-20260101-120000-ab12 top",
+    )
+    export.add_argument("run", help="a run folder")
+    export.add_argument("learner")
+    export.add_argument("--out", help="the .keras file to write (default: in the run folder)")
 
     validate = add("validate", _validate, "check a file, report all its problems, start nothing", "validate chain.yaml")
     _takes_file(validate, optional=True)
@@ -239,6 +342,15 @@ def _takes_file(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
 
 def _takes_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", help="of a running Ray cluster (auto: this machine's); default: a fresh one")
+
+
+def _takes_watching(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plain", action="store_true", help="lines instead of a live table")
+    parser.add_argument(
+        "--detach", action="store_true", help="return when the learners train; the run goes on by itself"
+    )
+    parser.add_argument("--notify", type=int, help=argparse.SUPPRESS)  # where a detached run says its folder
+    _takes_json(parser)
 
 
 def _takes_runs(parser: argparse.ArgumentParser) -> None:

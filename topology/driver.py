@@ -10,16 +10,18 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
+from actors import checkpoint
 from learners.options import Topology
-from topology import cluster, parse, shadow
+from topology import cluster, parse, shadow, status
 from topology.cluster import Refused, refuse
-from topology.outcome import Outcome, new_folder
+from topology.crew import Crew
+from topology.outcome import Outcome, new_folder, write_manifest
 from topology.placement import missing
-from topology.watch import Actors, Live, Watch
+from topology.watch import Live, Watch
 
-__all__ = ["Live", "Outcome", "Refused", "run"]
+__all__ = ["Live", "Outcome", "Refused", "resume", "run"]
 
 SURVEY = timedelta(seconds=30)
 """How long a worker on every host may take to say where it imports this project from."""
@@ -49,6 +51,56 @@ def run(
         ValueError: the data can't be had, or the run can't start here (`Refused`); nothing was started then.
         KeyboardInterrupt: Ctrl-C or SIGTERM before there was a run; later ones end it with status 130.
     """
+
+    def folder() -> Path:
+        try:
+            made = new_folder(runs, topology, beside)
+            (made / "chain.yaml").write_text(parse.resolved(topology))
+        except OSError as error:
+            raise Refused(f"{runs}: no run folder can be made there: {error}") from error
+        return made
+
+    return _go(topology, folder, 0, address, beside, tell, show)
+
+
+def resume(
+    folder: Path,
+    *,
+    address: Optional[str] = None,
+    tell: Callable[[str], None] = lambda line: None,
+    show: Callable[[Live], None] = lambda live: None,
+) -> Outcome:
+    """Go on with a run from its newest complete checkpoint set, in the same folder; see `run` for the rest.
+
+    Raises:
+        ValueError: also if the folder is not that of a run, the run still goes on, or has no complete set.
+    """
+    before = status.read(folder)
+    if before["state"] == "running":
+        raise Refused(f"{folder}: this run still goes on (machworks stop {folder} ends it)")
+    found, ignored = checkpoint.newest(folder / "checkpoints")
+    if found is None:
+        raise Refused("\n".join([f"{folder}: it has no complete checkpoint set to go on from", *ignored]))
+    topology = parse.load(folder / "chain.yaml")
+    beside = Path(before["beside"])
+
+    def again() -> Path:
+        write_manifest(folder, topology, {"state": "running"})
+        return folder.resolve()
+
+    return _go(topology, again, before["incarnation"] + 1, address, beside, tell, show)
+
+
+def _go(
+    topology: Topology,
+    make_folder: Callable[[], Path],
+    incarnation: int,
+    address: Optional[str],
+    beside: Path,
+    tell: Callable[[str], None],
+    show: Callable[[Live], None],
+) -> Outcome:
+    """Check all that can be checked, then start, watch and end the learners."""
     from actors import data
 
     refuse(shadow.in_directory(os.getcwd()))
@@ -59,14 +111,10 @@ def run(
     with cluster.connected(address) as ray:
         cluster.await_resources(ray, topology)
         refuse(shadow.on_hosts(SURVEY))
-        try:
-            folder = new_folder(runs, topology)
-            (folder / "chain.yaml").write_text(parse.resolved(topology))
-        except OSError as error:
-            raise Refused(f"{runs}: no run folder can be made there: {error}") from error
+        folder = make_folder()
         with _journal(folder, tell) as told:
-            start = partial(_actors, ray, topology, dataset, folder)
-            return Watch(ray, topology, start, folder, told, show).to_the_end()
+            crew = partial(Crew, ray, topology, dataset, folder)
+            return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()
 
 
 @contextmanager
@@ -90,63 +138,3 @@ def _journal(folder: Path, tell: Callable[[str], None]) -> Iterator[Callable[[st
     finally:
         with suppress(ValueError):  # the caller has removed all sinks meanwhile
             logger.remove(sink)
-
-
-def _actors(ray: Any, topology: Topology, dataset: Any, folder: Path) -> Actors:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-
-    from actors.recorder import RecorderActor
-
-    here = On(ray.get_runtime_context().get_node_id(), soft=False)
-    recorder = RecorderActor.options(scheduling_strategy=here).remote(str(folder))
-    setups = _setups(ray, topology, dataset, recorder)
-    return Actors(recorder, {name: _started(topology, name, setup) for name, setup in setups.items()})
-
-
-def _setups(ray: Any, topology: Topology, dataset: Any, recorder: Any) -> dict[str, Any]:
-    from actors.mach import Data, Setup
-    from learners.batches import shards, take
-
-    private = topology.data.shard == "by_learner"
-    parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
-    shared = {name: _put(ray, getattr(dataset, name)) for name in ("validation", "test")}
-    shared["train"] = () if private else _put(ray, dataset.train)
-    setups = {}
-    for name, chosen in topology.learners.items():
-        refs = dict(shared, train=_put(ray, take(dataset.train, parts[name]))) if private else shared
-        data = Data(
-            **refs,
-            private=private,
-            width=dataset.width,
-            classes=dataset.classes,
-            dtype=dataset.train.inputs.dtype.str,
-            scale=dataset.scale,
-            offset=dataset.offset,
-        )
-        setups[name] = Setup(
-            name=name,
-            incarnation=0,
-            seed=topology.seed,
-            options=chosen,
-            children={child: topology.learners[child].embedding for child in topology.children_of(name)},
-            parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
-            data=data,
-            record=topology.record,
-            recorder=recorder,
-        )
-    return setups
-
-
-def _put(ray: Any, split: Any) -> tuple[Any, ...]:
-    split.fingerprint  # noqa: B018  computed once, here, and carried along
-    return (ray.put(split),)
-
-
-def _started(topology: Topology, name: str, setup: Any) -> Any:
-    from actors.mach import MachActor
-
-    learner = topology.learners[name]
-    custom = {key: amount for key, amount in learner.resources.items() if key not in ("cpus", "gpus")}
-    return MachActor.options(num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom).remote(
-        setup
-    )

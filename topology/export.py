@@ -17,7 +17,9 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
     """
     found, ignored = checkpoint.newest(run / "checkpoints")
     if found is None:
-        raise ValueError("\n".join([f"{run}: no complete checkpoint set: checkpoint: {{every: 100}} makes them", *ignored]))
+        raise ValueError(
+            "\n".join([f"{run}: no complete checkpoint set: checkpoint: {{every: 100}} makes them", *ignored])
+        )
     if learner not in found.steps:
         raise ValueError(f"{run}: {learner!r} is not among its learners: {', '.join(found.steps)}")
     out = out or run / f"{learner}.keras"

@@ -43,6 +43,7 @@ class Outcome:
     status: int = DONE  #: 0 done, 1 a learner failed for good or records are missing, 130 interrupted
     learners: dict[str, Reached] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)  #: what went wrong, a line each
+    events: list[str] = field(default_factory=list)  #: deaths that were made good, a line each
     seconds: float = 0.0
 
     def fault(self, problem: str) -> None:
@@ -57,32 +58,33 @@ class Outcome:
             "run": str(self.folder),
             "seconds": self.seconds,
             "problems": self.problems,
+            "events": self.events,
             "learners": msgspec.to_builtins(self.learners),
         }
 
 
-def ended(summary: Any) -> Reached:
+def ended(summary: Any, restarts: int) -> Reached:
     """What a learner says itself at its end (a `Summary` of actors/mach.py)."""
     return Reached(
         status="stopped" if summary.stopped else "done",
         steps=summary.steps,
         seconds=summary.seconds,
         accuracies={key: value for key, value in summary.final.items() if "accuracy" in key},
-        restarts=summary.incarnation,
+        restarts=restarts,
         fallbacks=summary.counts.get("fallbacks", 0),
         bytes=summary.bytes,
         counts=summary.counts,
     )
 
 
-def last_seen(status: str, figures: Mapping[str, float], error: str = "") -> Reached:
+def last_seen(status: str, figures: Mapping[str, float], restarts: int, error: str = "") -> Reached:
     """What is known of a learner that could not say itself what it came to."""
     return Reached(
         status=status,
         steps=int(figures.get("step", 0)),
         seconds=0.0,
         accuracies={key: value for key, value in figures.items() if key.startswith(("validation/acc", "test/acc"))},
-        restarts=0,
+        restarts=restarts,
         fallbacks=int(figures.get("exchange/fallbacks", 0)),
         bytes={_way(key): int(size) for key, size in figures.items() if key.startswith("bytes/")},
         counts={},
@@ -94,18 +96,21 @@ def _way(key: str) -> str:
     return key.removeprefix("bytes/").replace("_", " ")
 
 
-def new_folder(runs: Path, topology: Topology) -> Path:
+def new_folder(runs: Path, topology: Topology, beside: Path) -> Path:
     """A folder that no other run has, with its `run.json`; OSError if the disk does not take it."""
     folder = runs / f"{topology.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True)
-    write_manifest(folder, topology, {"state": "running"})
+    write_manifest(folder, topology, {"state": "running", "beside": str(beside.resolve())})
     return folder.resolve()
 
 
 def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) -> None:
-    """Write `run.json`, whole or not at all."""
+    """Write `run.json`, whole or not at all; what it said before and is not said anew stays."""
+    path = folder / "run.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
     packages = ("machworks", "ray", "tensorflow", "numpy", "tensorboardX")
     content = {
+        **before,
         "format": 1,
         "name": topology.name,
         "seed": topology.seed,
@@ -119,7 +124,7 @@ def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) ->
     }
     partial = folder / "run.partial"
     partial.write_text(json.dumps(content, indent=2) + "\n")
-    partial.replace(folder / "run.json")
+    partial.replace(path)
 
 
 def _version(package: str) -> str:

@@ -3,11 +3,16 @@
 import json
 import os
 import platform
+import signal
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+
+from learners.records import Record, lines
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -29,12 +34,40 @@ def read(folder: Path) -> dict[str, Any]:
     if not manifest.is_file():
         raise ValueError(f"{folder}: not a run folder: it has no run.json")
     content = json.loads(manifest.read_text())
+    learners = {path.stem: _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))}
+    known = [figures["incarnation"] for figures in learners.values() if "incarnation" in figures]
     return {
         "run": str(folder),
+        "beside": content.get("beside", "."),
+        "process": content["process"],
+        "host": content["host"],
+        "incarnation": max([content.get("incarnation", 0), *known]),
         "state": _state(content),
         "status": content.get("outcome", {}).get("status"),
-        "learners": {path.stem: _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))},
+        "learners": learners,
     }
+
+
+def stop(folder: Path, patience: timedelta = timedelta(seconds=20)) -> str:
+    """Tell the process that supervises a run to end it, and wait until it has; returns the state it is in then.
+
+    Raises:
+        ValueError: the run does not go on, or does so on another host.
+    """
+    before = read(folder)
+    if before["state"] != "running":
+        raise ValueError(f"{folder}: this run does not go on: it is {before['state']}")
+    if before["host"] != platform.node():
+        raise ValueError(f"{folder}: this run is supervised on {before['host']}, not here; stop it there")
+    os.kill(before["process"], signal.SIGTERM)
+    deadline = time.monotonic() + patience.total_seconds()
+    while read(folder)["state"] == "running":
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"{folder}: process {before['process']} has not ended within {patience.total_seconds():g} s"
+            )
+        time.sleep(0.1)
+    return str(read(folder)["state"])
 
 
 def _state(content: dict[str, Any]) -> str:
@@ -55,12 +88,13 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - tail))
-        lines = file.read().split(b"\n")
-    # the first may be cut by our seek, the last by a kill
-    whole = lines[1:-1] if size > tail else lines[:-1]
+        content = file.read()
+    if size > tail:  # our seek has cut the first line
+        content = content.partition(b"\n")[2]
     figures: dict[str, Any] = {}
-    for record in map(json.loads, whole):
-        figures |= record["values"] | {"step": record["step"]}
+    for _, record in lines(content):
+        if isinstance(record, Record):
+            figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
     return figures
 
 

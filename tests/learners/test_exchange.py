@@ -426,16 +426,18 @@ def test_an_ask_that_overtakes_the_end_does_not_keep_the_learner():
     assert only(Leave, exchange.handle(Tick(0.1)))
 
 
-def test_a_parent_that_dies_frees_its_child():
+def test_a_parent_that_dies_for_good_frees_its_child_and_one_that_will_return_does_not():
     exchange = machine(parents=["parent"])
     exchange.handle(Done(0.0))
-    assert only(Leave, exchange.handle(Closed("parent", 0, 1.0)))
+    assert not only(Leave, exchange.handle(Closed("parent", 0, False, 1.0)))
+    assert only(Embed, exchange.handle(*arrived(ask(0, incarnation=1))))
+    assert only(Leave, exchange.handle(Closed("parent", 1, True, 2.0)))
 
 
 def test_child_dies_is_closed_and_returns_under_a_new_incarnation():
     exchange = machine(children=["child"])
     exchange.handle(Ready(0, 0.0))
-    out = exchange.handle(Closed("child", 0, 0.1))
+    out = exchange.handle(Closed("child", 0, False, 0.1))
     assert only(Train, out)[0].answers == {"child": None}  # at once: nobody waits for the dead
     for number in range(4):
         assert not sent(step(exchange, number, at=0.2))  # and nobody asks it
@@ -448,7 +450,7 @@ def test_child_dies_is_closed_and_returns_under_a_new_incarnation():
 def test_a_returned_child_is_asked_when_the_supervisor_opens_it():
     exchange = machine(children=["child"])
     exchange.handle(Ready(0, 0.0))
-    exchange.handle(Closed("child", 0, 0.1))
+    exchange.handle(Closed("child", 0, False, 0.1))
     for number in range(4):
         assert not sent(step(exchange, number, at=0.2))
     assert not sent(exchange.handle(Opened("child", 0, 0.3)))  # the closed one stays closed
@@ -482,11 +484,11 @@ def test_gradients_and_answers_for_a_former_incarnation_are_dropped():
     exchange = machine(children=["child"], parents=["parent"])
     exchange.handle(Ready(0, 0.0))
     exchange.handle(*arrived(answer(0)))
-    exchange.handle(Closed("child", 0, 0.1))
+    exchange.handle(Closed("child", 0, False, 0.1))
     assert not sent(exchange.handle(Trained(0, {"child": embedding()}, 0.2)))
     assert exchange.counts["dropped gradients to children"] == 1
     (embed,) = only(Embed, exchange.handle(*arrived(ask(0))))
-    exchange.handle(Closed("parent", 0, 0.3))
+    exchange.handle(Closed("parent", 0, False, 0.3))
     assert not only(Send, exchange.handle(Embedded(embed.asks, (embedding(),), 0, 0.4)))
     assert exchange.counts["dropped answers"] == 1
 
@@ -630,7 +632,7 @@ def test_random_traffic_never_raises_and_always_offers_a_way_on(data):
             "ask": Arrived(ask(sequence, incarnation=incarnation), at),
             "gradient": Arrived(gradient(sequence, incarnation=incarnation), at),
             "tick": Tick(at),
-            "close": Closed(data.draw(st.sampled_from(["child", "parent"])), incarnation, at),
+            "close": Closed(data.draw(st.sampled_from(["child", "parent"])), incarnation, False, at),
             "nan": Arrived(answer(sequence, sequence=sequence, value=np.nan, incarnation=incarnation), at),
         }[kind]
         if only(Train, out):

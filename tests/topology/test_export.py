@@ -39,7 +39,9 @@ def test_the_same_logits_without_this_project(tmp_path, children):
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=120)
     scaled = examples.reshape(9, 12).astype(np.float32) / np.float32(255) - np.float32(0.5)
     kernel, bias = (variable.numpy() for variable in network.head)
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), network.embed(scaled) @ kernel + bias, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out.npy"), network.embed(scaled) @ kernel + bias, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Makes the actors of a run: recorder, keeper, and the learners, each as often as it must be started."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+from learners.options import Topology
+
+MEGABYTE = 1e6
+
+
+class Crew:
+    """The actors of one run, and how to make a learner anew.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, ray: Any, topology: Topology, dataset: Any, folder: Path) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+        from actors.keeper import KeeperActor
+        from actors.recorder import RecorderActor
+
+        self._ray, self._topology = ray, topology
+        # beside the driver: hosts share no disk, and the run folder is here
+        here = On(ray.get_runtime_context().get_node_id(), soft=False)
+        self.recorder = RecorderActor.options(scheduling_strategy=here).remote(str(folder))
+        sets = str(folder / "checkpoints")
+        self.keeper = KeeperActor.options(scheduling_strategy=here).remote(sets, topology.checkpoint.keep)
+        self._setups = self._made(dataset)
+
+    def start(self, name: str, incarnation: int, state: Optional[bytes] = None) -> Any:
+        """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle."""
+        from actors.mach import MachActor
+
+        learner = self._topology.learners[name]
+        custom = {key: amount for key, amount in learner.resources.items() if key not in ("cpus", "gpus")}
+        kept = () if state is None else (self._ray.put(state),)
+        return MachActor.options(
+            num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom
+        ).remote(replace(self._setups[name], incarnation=incarnation, state=kept))
+
+    def _made(self, dataset: Any) -> dict[str, Any]:
+        from actors.mach import Data, Setup
+        from learners.batches import shards, take
+
+        topology = self._topology
+        private = topology.data.shard == "by_learner"
+        parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
+        shared = {name: self._put(getattr(dataset, name)) for name in ("validation", "test")}
+        shared["train"] = () if private else self._put(dataset.train)
+        setups = {}
+        for name, chosen in topology.learners.items():
+            refs = dict(shared, train=self._put(take(dataset.train, parts[name]))) if private else shared
+            data = Data(
+                **refs,
+                private=private,
+                width=dataset.width,
+                classes=dataset.classes,
+                dtype=dataset.train.inputs.dtype.str,
+                example=dataset.shape,
+                scale=dataset.scale,
+                offset=dataset.offset,
+            )
+            setups[name] = Setup(
+                name=name,
+                incarnation=0,
+                seed=topology.seed,
+                options=chosen,
+                children={child: topology.learners[child].embedding for child in topology.children_of(name)},
+                parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
+                data=data,
+                record=topology.record,
+                recorder=self.recorder,
+                keeper=self.keeper,
+                upload=topology.checkpoint.rate * MEGABYTE,
+            )
+        return setups
+
+    def _put(self, split: Any) -> tuple[Any, ...]:
+        split.fingerprint  # noqa: B018  computed once, here, and carried along
+        return (self._ray.put(split),)
