@@ -152,8 +152,8 @@ def read_npz(path: Path) -> Arrays:
             arrays = [archive[key] for key in KEYS]
     except DataError:
         raise
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        # TypeError: a file of one array (npy) is no context manager.
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        # TypeError, before Python 3.11 AttributeError: a file of one array (npy) is no context manager.
         raise fault(path, f"no readable npz ({error})", "an npz file of plain arrays", remedy) from error
     return Arrays(arrays, [f"{path}: {key}" for key in KEYS], str(path))
 

@@ -4,6 +4,7 @@ Parents stand above their children; an arrow goes from who asks to who is asked.
 `exchange.gradients` is false, gradients go down.
 """
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from learners.options import Topology
@@ -19,11 +20,9 @@ def text(topology: Topology) -> str:
     drawn: set[str] = set()
 
     def add(name: str, head: str, below: str) -> None:
-        again = name in drawn and bool(topology.children_of(name))
-        lines.append(
-            f"{head}{name}  {', '.join(_facts(topology, name))}{'  (its children are above)' if again else ''}"
-        )
+        again = name in drawn
         drawn.add(name)
+        lines.append(f"{head}{name}  {'drawn above' if again else ', '.join(_facts(topology, name))}")
         children = () if again else topology.children_of(name)
         for i, child in enumerate(children):
             last = i == len(children) - 1
@@ -148,7 +147,7 @@ def _slots(topology: Topology) -> list[list[tuple[Any, ...]]]:
             parents[(up, down, i)] = [last]
             last = (up, down, i)
         parents[(down,)].append(last)
-    for above, row in zip(rows[:-1], rows[1:], strict=True):
+    for above, row in itertools.pairwise(rows):
         order = {slot: (i + 0.5) / len(above) for i, slot in enumerate(above)}
         row.sort(key=lambda slot: sum(order[up] for up in parents[slot] if up in order) / len(parents[slot]))
     return rows

@@ -3,49 +3,23 @@
 Pure numbers from a `Topology`, the shape of its data and what the hosts say they have.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from learners.options import Topology
-from topology.spec import did_you_mean
+from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-#: CPUs of a learner that says nothing
-CPUS = 0.5
+__all__ = ["Edge", "Host", "Lack", "Plan", "Row", "as_json", "missing", "plan", "render", "size", "weights"]
+
 #: bytes of a weight, a moment, an embedding's entry (float32) and of a row's number (int32)
 FLOAT, ROW = 4, 4
 #: state tensors that each update rule keeps per weight
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2}
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host of the cluster and its resources by Ray's names: CPU, GPU, and custom ones."""
-
-    name: str
-    total: Mapping[str, float]
-    #: what no other run holds
-    available: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Lack:
-    """Something that a learner wants and the cluster cannot give it."""
-
-    learner: str
-    #: Ray's name
-    resource: str
-    wanted: float
-    #: the most that one host can still give
-    available: float
-    #: key path and what to know, one line
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True)
@@ -72,6 +46,7 @@ class Row:
 
     @property
     def parameters(self) -> int:
+        """Weights of all parts."""
         return self.encoder + self.head + self.synthetic
 
 
@@ -109,6 +84,7 @@ class Plan:
 
     @property
     def parameters(self) -> int:
+        """Weights of all learners together."""
         return sum(row.parameters for row in self.rows)
 
     @property
@@ -133,7 +109,7 @@ def plan(
         hosts: of the cluster; without them nothing is said of placement.
         inline_limit: bytes from which an array goes through the object store.
     """
-    placed, lacks = _placed(topology, hosts)
+    where, lacks = placed(topology, hosts)
     learners = topology.learners
     edges = [
         _edge(topology, above, below, features * itemsize, inline_limit)
@@ -144,16 +120,11 @@ def plan(
         name=topology.name,
         features=features,
         classes=classes,
-        rows=tuple(_row(topology, name, features, classes, placed.get(name)) for name in learners),
+        rows=tuple(_row(topology, name, features, classes, where.get(name)) for name in learners),
         edges=tuple(edges),
         data=_data(topology, bool(edges)),
         lacks=tuple(lacks),
     )
-
-
-def missing(topology: Topology, hosts: Sequence[Host]) -> list[Lack]:
-    """What the cluster of these hosts lacks for the run; [] if it all fits, or if no host is known."""
-    return _placed(topology, hosts)[1]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -164,7 +135,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def weights(widths: Sequence[int]) -> int:
     """Weights and biases of dense layers of these widths, input first."""
-    return sum((above + 1) * below for above, below in zip(widths[:-1], widths[1:], strict=True))
+    return sum((above + 1) * below for above, below in itertools.pairwise(widths))
 
 
 def _row(topology: Topology, name: str, features: int, classes: int, host: str | None) -> Row:
@@ -176,7 +147,7 @@ def _row(topology: Topology, name: str, features: int, classes: int, host: str |
     synthetic = weights((features, *learner.synthetic.hidden, below)) if children else 0
     graded = any(topology.learners[parent].exchange.gradients for parent in topology.parents_of(name))
     kept = SLOTS[learner.optimizer.name] * (encoder + head + synthetic + (encoder if graded else 0))
-    needs = _needs(topology, name)
+    needs = needs_of(topology, name)
     cpus = needs.pop("CPU")
     return Row(
         learner=name,
@@ -225,104 +196,6 @@ def _data(topology: Topology, edges: bool) -> str:
     return "Every host reads all rows itself. Row numbers, embeddings and gradients travel; features and labels stay."
 
 
-# ---------------------------------------------------------------- placement
-
-
-def _needs(topology: Topology, name: str) -> dict[str, float]:
-    """What a learner asks of its host, by Ray's names."""
-    ours = {"cpus": "CPU", "gpus": "GPU"}
-    given = {ours.get(key, key): amount for key, amount in topology.learners[name].resources.items()}
-    return {"CPU": CPUS, **given}
-
-
-def _key(resource: str) -> str:
-    return {"CPU": "cpus", "GPU": "gpus"}.get(resource, resource)
-
-
-def _placed(topology: Topology, hosts: Sequence[Host]) -> tuple[dict[str, str], list[Lack]]:
-    """Where each learner fits, largest first, and what those lack that fit nowhere."""
-    if not hosts:
-        return {}, []
-    total = {name: sum(host.total.get(name, 0.0) for host in hosts) for host in hosts for name in host.total}
-    needs = {name: _needs(topology, name) for name in topology.learners}
-    share = {
-        name: max(amount / max(total.get(resource, 0.0), 1e-9) for resource, amount in wanted.items())
-        for name, wanted in needs.items()
-    }
-    free = {host.name: dict(host.available) for host in hosts}
-    placed: dict[str, str] = {}
-    lacks: dict[str, list[Lack]] = {}
-    for name in sorted(needs, key=lambda name: -share[name]):
-        fitting = [host for host in free if _short(needs[name], free[host]) is None]
-        if not fitting:
-            lacks[name] = _lacks(name, needs[name], hosts, free)
-            continue
-        # the host that is left with least besides what is wanted: special hosts stay free for those who need them
-        placed[name] = min(
-            fitting, key=lambda host: (len(_shown(free[host]).keys() - needs[name]), free[host].get("CPU", 0.0))
-        )
-        for resource, amount in needs[name].items():
-            free[placed[name]][resource] -= amount
-    return placed, [lack for name in topology.learners for lack in lacks.get(name, [])]
-
-
-def _waste(free: Mapping[str, float], wanted: Mapping[str, float]) -> tuple[int, float]:
-    """Least for the host that has least beside what is wanted: special hosts stay free for those who need them."""
-    return len(_shown(free).keys() - wanted.keys()), free["CPU"]
-
-
-def _short(wanted: Mapping[str, float], free: Mapping[str, float]) -> str | None:
-    """The first resource that `free` is short of; Ray counts in 0.0001."""
-    return next((name for name, amount in wanted.items() if free.get(name, 0.0) < amount - 1e-6), None)
-
-
-def _lacks(
-    learner: str, wanted: Mapping[str, float], hosts: Sequence[Host], free: Mapping[str, Mapping[str, float]]
-) -> list[Lack]:
-    """Why a learner fits nowhere: a resource that no host has enough of, or else that no host has all of them."""
-    found = []
-    for resource, amount in wanted.items():
-        left = max(host.get(resource, 0.0) for host in free.values())
-        if left < amount - 1e-6:
-            why = _why(resource, amount, left, hosts)
-            path = f"learners.{learner}.resources.{_key(resource)}"
-            found.append(Lack(learner, resource, amount, left, f"{path}: {amount:g} wanted, {why}"))
-    if not found:
-        together = _listed(wanted)
-        state = "; ".join(f"{name} has {_listed(_shown(left))}" for name, left in free.items())
-        resource = next(short for left in free.values() if (short := _short(wanted, left)))
-        left_most = max(left.get(resource, 0.0) for left in free.values())
-        message = f"learners.{learner}.resources: {together} wanted on one host, none has them together free; {state}"
-        found.append(Lack(learner, resource, wanted[resource], left_most, message))
-    return found
-
-
-def _why(resource: str, amount: float, left: float, hosts: Sequence[Host]) -> str:
-    most = max(host.total.get(resource, 0.0) for host in hosts)
-    if most == 0.0:
-        every = {name: None for host in hosts for name in _shown(host.total)}
-        custom = [name for name in every if name not in ("CPU", "GPU")]
-        near = did_you_mean(resource, custom) if resource not in ("CPU", "GPU") else ""
-        have = ", ".join(_listed({name: sum(host.total.get(name, 0.0) for host in hosts)}) for name in every)
-        return f"no host has any; hosts have {have or 'nothing'}{near}"
-    everything = sum(host.total.get(resource, 0.0) for host in hosts)
-    if most < amount:
-        return f"no host has more than {most:g}; all hosts together have {everything:g}"
-    used = everything - sum(host.available.get(resource, 0.0) for host in hosts)
-    others = f"{used:g} held by other programs, " if used > 1e-6 else ""
-    return f"at most {left:g} left on one host ({everything:g} in all, {others}the rest taken by other learners)"
-
-
-def _shown(resources: Mapping[str, float]) -> dict[str, float]:
-    """What a person counts: not Ray's node names, memory and labels of accelerators."""
-    hidden = ("node:", "memory", "object_store_memory", "accelerator_type:")
-    return {name: amount for name, amount in resources.items() if amount and not name.startswith(hidden)}
-
-
-def _listed(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {round(amount, 4):g}" for name, amount in resources.items()) or "nothing"
-
-
 # ---------------------------------------------------------------- for people
 
 
@@ -346,16 +219,16 @@ def render(plan: Plan) -> "Group":
 
     learners = Table(title=f"Learners of {plan.name}: {plan.features} features, {plan.classes} classes", **_STYLE)
     special = any(row.resources for row in plan.rows)
-    placed = any(row.host for row in plan.rows)
+    known = any(row.host for row in plan.rows)
     for head in ("learner", "asks"):
         learners.add_column(head)
     for head in ("batch", "steps", "weights", "memory", "CPUs", "threads"):
         learners.add_column(head, justify="right")
-    for head in ("resources",) * special + ("fits on",) * placed:
+    for head in ("resources",) * special + ("fits on",) * known:
         learners.add_column(head)
     for row in plan.rows:
         numbers = (f"{row.batch_size}", f"{row.steps}", f"{row.parameters:,}", size(row.memory))
-        extra = (_listed(row.resources) if row.resources else "-",) * special + (row.host or "none",) * placed
+        extra = (listed(row.resources) if row.resources else "-",) * special + (row.host or "none",) * known
         cpus = (f"{row.cpus:g}", f"{row.threads}")
         learners.add_row(row.learner, ", ".join(row.children) or "-", *numbers, *cpus, *extra)
     parts: list[Any] = [learners, Text(f"together {plan.parameters:,} parameters, {size(plan.memory)}\n")]

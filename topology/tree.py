@@ -5,7 +5,7 @@ Scalars stay text: what a word means depends on what is wanted there, and parse.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ruamel.yaml import YAML
@@ -167,7 +167,10 @@ class _Tree:
             if key == "<<" and key_node.style is None:
                 merged += self.merged(value_node, path)
             else:
-                yield Entry(key, where, self.node(value_node, at(path, key)))
+                value = self.node(value_node, at(path, key))
+                if isinstance(value, Scalar) and value.plain and not value.text:
+                    value = replace(value, where=where)  # the parser puts nothing where the next thing begins
+                yield Entry(key, where, value)
         for entry in merged:
             if entry.key not in own:
                 own[entry.key] = entry.where

@@ -80,6 +80,7 @@ def _real(info: inspect.FloatType, node: Scalar) -> float | Faulty:
 
 
 def shown(node: Node) -> str:
+    """What was written, short enough for an error message."""
     if isinstance(node, Items):
         return "a list"
     if isinstance(node, Mapping):
