@@ -281,10 +281,11 @@ class MachWorker:
         del self._evaluations[split, step]
         values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
         self._note(step, "final" if final else "evaluate", values | self._network.norms())
-        if not final:
-            return []
-        self._final |= values
-        return [] if self._evaluations else [Done(time.monotonic())]
+        if final:
+            self._final |= values
+        # a lost answer may keep an earlier evaluation open for longer than the final ones
+        finished = self._exchange.version == self._options.steps and not self._evaluations
+        return [Done(time.monotonic())] if finished else []
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
