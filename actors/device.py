@@ -1,24 +1,16 @@
 """What a learner's process may use of its host: threads, and the memory of a GPU."""
 
-from collections.abc import Mapping
-
-DEFAULT_CPUS = 0.5
-"""CPUs of a learner that does not say; three fit on two cores."""
+from learners.footprint import threads
 
 
-def threads(resources: Mapping[str, float]) -> int:
-    """Threads of a learner: the whole part of its CPUs, at least one."""
-    return max(1, int(resources.get("cpus", DEFAULT_CPUS)))
-
-
-def configure(resources: Mapping[str, float]) -> None:
+def configure(cpus: float) -> None:
     """Before TensorFlow's first operation: as many threads as CPUs were asked for, and no more GPU memory than used.
 
     Ray sets OMP_NUM_THREADS only, which TensorFlow does not heed.
     """
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads(resources))
+    tf.config.threading.set_intra_op_parallelism_threads(threads(cpus))
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)

@@ -10,7 +10,6 @@ Ray runs `run` in one thread, which owns the weights, and everything else in ano
 """
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -20,9 +19,8 @@ import numpy as np
 import ray
 
 from actors import device
-from actors.recorder import Parcel
+from actors.outgoing import Outgoing
 from actors.transport import Transport
-from learners import options
 from learners.batches import Split, features, rows
 from learners.exchange import Exchange
 from learners.messages import (
@@ -48,17 +46,21 @@ from learners.messages import (
     Wait,
     Want,
 )
+from learners.options import Mach as Options
+from learners.options import Record as Recording
 from learners.records import Evaluation, Kind, Record
 from learners.seeds import derive
 
-PARCEL_SECONDS = 0.5
-"""How long records wait at most before they leave for the recorder."""
-PARCELS_IN_FLIGHT = 4
-"""Parcels that may be unacknowledged; beyond, records pile up here and go in larger ones."""
 IDLE_SECONDS = 0.1
 """Longest wait for a message when no step is due."""
 CURVE_POINTS = 10
 """Training points that TensorBoard gets between two evaluations; the records have them all."""
+SPEED_SECONDS = 0.5
+"""Over how long steps per second are counted."""
+FINISH_SECONDS = 10.0
+"""How long a learner that has ended waits for its records to be written."""
+STOPPED_SECONDS = 3.0
+"""The same for one that was told to stop."""
 
 
 class Diverged(ArithmeticError):
@@ -87,11 +89,11 @@ class Setup:
     name: str
     incarnation: int
     seed: int  #: of the run
-    options: options.Mach
+    options: Options
     children: Mapping[str, int]  #: width of embedding, in order
     parents: Mapping[str, int]  #: batch size
     data: Data
-    record: options.Record
+    record: Recording
     recorder: Any  #: handle of the recorder
 
 
@@ -104,7 +106,8 @@ class Summary:
     steps: int
     seconds: float  #: from the first step to the last
     final: Mapping[str, float]  #: test/..., validation/... over the whole sets; empty if it was stopped
-    counts: Mapping[str, int]  #: of the exchange
+    counts: Mapping[str, int]  #: of the exchange, of messages whose arrays could not be had, of records dropped
+    unwritten: int  #: records that the recorder has not taken
     bytes: Mapping[str, int]
     stopped: bool
 
@@ -113,7 +116,7 @@ class MachWorker:
     """Plain class behind `MachActor`; tests construct it as it is."""
 
     def __init__(self, setup: Setup) -> None:
-        device.configure(setup.options.resources)
+        device.configure(setup.options.cpus)
         self._setup, self._options = setup, setup.options
         data = setup.data
         self._train_split, self._validation, self._test = ray.get([*data.train, *data.validation, *data.test])
@@ -142,9 +145,10 @@ class MachWorker:
         self._evaluations: dict[tuple[str, int], Evaluation] = {}
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = {}
-        self._outgoing = _Outgoing(setup)
+        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
+        self._speed = _Speed()
         self._started = self._ended = time.monotonic()
-        self._unpack_faults: Counter[str] = Counter()
+        self._unreadable = 0  # messages whose arrays could not be had
 
     # -- called by others, in the second thread
 
@@ -161,8 +165,9 @@ class MachWorker:
         for message in messages:
             try:
                 self._inbox.put(Arrived(self._transport.unpack(message), time.monotonic()))
-            except (ray.exceptions.GetTimeoutError, ray.exceptions.RayError) as error:
-                self._unpack_faults[type(error).__name__] += 1  # the sender is gone: its request will count as lost
+            except ray.exceptions.RayError as error:  # the sender is gone, or its host: the request will count as lost
+                self._unreadable += 1
+                self._outgoing.log.warning("{}: the arrays of a message: {}", message.sender, type(error).__name__)
 
     def close(self, name: str, incarnation: int) -> None:
         """The supervisor says that a neighbour has ended."""
@@ -214,7 +219,7 @@ class MachWorker:
             case Got():
                 return [*self._evaluate(instruction), Tick(time.monotonic())]
             case Accuse():
-                self._outgoing.log(f"refused three in a row from {instruction.sender}: {instruction.reason}")
+                self._outgoing.log.warning("{}: three in a row refused: {}", instruction.sender, instruction.reason)
         return []
 
     def _due(self) -> Event:
@@ -241,7 +246,7 @@ class MachWorker:
         step = instruction.step + 1
         self._note_step(step, instruction, result.metrics)
         answered = {a.sender for a in instruction.answers.values() if a is not None}
-        gradients = {c: g for c, g in zip(self._setup.children, result.gradients) if c in answered}
+        gradients = {c: g for c, g in zip(self._setup.children, result.gradients, strict=True) if c in answered}
         events: list[Event] = [Trained(instruction.step, gradients, time.monotonic())]
         if step % self._setup.record.every == 0 and step < self._options.steps:
             events += self._wants("validation", step, min(self._setup.record.rows, len(self._validation)))
@@ -266,8 +271,9 @@ class MachWorker:
         return wants
 
     def _evaluate(self, got: Got) -> list[Event]:
-        split, step, start = key = got.key  # type: ignore[misc]
-        batch = self._pieces.pop(key)
+        assert isinstance(got.key, tuple)  # of `_wants`
+        split, step, start = got.key
+        batch = self._pieces.pop(got.key)
         held_out = self._splits[batch.data]
         x_BF, labels_B = self._scaled(held_out, batch.numbers), held_out.labels[batch.numbers]
         embeddings = [answer.embedding if answer else None for answer in got.answers.values()]
@@ -354,15 +360,17 @@ class MachWorker:
             values[f"exchange/{what}"] = float(counts[what])
         for what in ("refused", "dropped"):
             values[f"exchange/{what}"] = float(sum(n for key, n in counts.items() if key.startswith(what)))
+        values["exchange/unreadable"] = float(self._unreadable)
+        values["records/dropped"] = float(self._outgoing.dropped)
         values |= {f"bytes/{way.replace(' ', '_')}": float(n) for way, n in self._transport.bytes.items()}
-        values["speed/steps_per_second"] = self._outgoing.speed(step)
+        values["speed/steps_per_second"] = self._speed.at(step)
         values["train/learning_rate"] = self._rate(step - 1)
         curve = max(1, self._setup.record.every // CURVE_POINTS)
         self._note(step, "train", values, plotted=step % curve == 0 or step == self._options.steps)
 
     def _note(self, step: int, kind: Kind, values: dict[str, float], *, plotted: bool = True) -> None:
         record = Record(self._setup.name, self._setup.incarnation, step, time.time(), kind, values)
-        self._outgoing.add(record, plotted)
+        self._outgoing.add(record, plotted=plotted)
 
     def _diverged(self, step: int, metrics: Mapping[str, float]) -> None:
         faults = ", ".join(f"{name} {value}" for name, value in metrics.items() if not np.isfinite(value))
@@ -370,12 +378,12 @@ class MachWorker:
             f"learners.{self._setup.name}: step {step}: {faults}: no longer finite; "
             f"try a smaller optimizer.learning_rate (it was {self._rate(step):g})"
         )
-        self._outgoing.log(text)
+        self._outgoing.log.error(text)
         self._outgoing.finish(self._options.exchange.time_limit)
         raise Diverged(text)
 
     def _summary(self) -> Summary:
-        self._outgoing.finish(10.0)
+        self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
         ended = self._ended if self._final else time.monotonic()
         return Summary(
             learner=self._setup.name,
@@ -383,80 +391,25 @@ class MachWorker:
             steps=self._exchange.version,
             seconds=ended - self._started,
             final=self._final,
-            counts=dict(self._exchange.counts),
+            counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},
+            unwritten=self._outgoing.unwritten,
             bytes=dict(self._transport.bytes),
             stopped=self._stopped,
         )
 
 
-class _Outgoing:
-    """Records on their way to the recorder: gathered into parcels, sent again until acknowledged."""
+class _Speed:
+    """Steps per second over the last half second or more."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._records: list[Record] = []
-        self._plotted: list[int] = []
-        self._log: list[str] = []
-        self._sequence = 0
-        self._unacknowledged: dict[Any, Parcel] = {}
-        self._last = self._clock = time.monotonic()
-        self._clocked, self._speed = 0, 0.0
+    def __init__(self) -> None:
+        self._since, self._step, self._speed = time.monotonic(), 0, 0.0
 
-    def add(self, record: Record, plotted: bool) -> None:
-        if plotted:
-            self._plotted.append(len(self._records))
-        self._records.append(record)
-
-    def log(self, line: str) -> None:
-        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._setup.name} {line}\n")
-
-    def speed(self, step: int) -> float:
-        """Steps per second, measured over half a second or more."""
+    def at(self, step: int) -> float:
         now = time.monotonic()
-        if now - self._clock >= PARCEL_SECONDS:
-            self._speed = (step - self._clocked) / (now - self._clock)
-            self._clock, self._clocked = now, step
+        if now - self._since >= SPEED_SECONDS:
+            self._speed = (step - self._step) / (now - self._since)
+            self._since, self._step = now, step
         return self._speed
-
-    def send_if_due(self) -> None:
-        """Never waits: what the recorder has not taken stays here."""
-        now = time.monotonic()
-        if now - self._last < PARCEL_SECONDS:
-            return
-        self._last = now
-        self._collect(timeout=0)
-        if len(self._unacknowledged) < PARCELS_IN_FLIGHT:
-            self._send()
-
-    def finish(self, seconds: float) -> None:
-        """Send all, and wait until it is on disk, or that long."""
-        self._send()
-        deadline = time.monotonic() + seconds
-        while self._unacknowledged and (left := deadline - time.monotonic()) > 0:
-            self._collect(timeout=left)
-
-    def _send(self) -> None:
-        if not (self._records or self._log):
-            return
-        parcel = Parcel(
-            learner=self._setup.name,
-            incarnation=self._setup.incarnation,
-            sequence=self._sequence,
-            records=tuple(self._records),
-            plotted=tuple(self._plotted),
-            log=tuple(self._log),
-        )
-        self._sequence += 1
-        self._records, self._plotted, self._log = [], [], []
-        self._unacknowledged[self._setup.recorder.append.remote(parcel)] = parcel
-
-    def _collect(self, timeout: float) -> None:
-        if not self._unacknowledged:
-            return
-        done, _ = ray.wait(list(self._unacknowledged), num_returns=len(self._unacknowledged), timeout=timeout)
-        for reference in done:
-            self._unacknowledged.pop(reference)
-            ray.get(reference)
 
 
 MachActor = ray.remote(max_concurrency=2, max_restarts=0)(MachWorker)

@@ -1,21 +1,26 @@
 """The recorder: the one process that writes a run's records, logs and TensorBoard files, beside the driver.
 
-Consumes: parcels of records from learners, in any order of learners, each learner's own in order.
-Produces: `records/<learner>.jsonl`, `logs/<learner>.log`, `tensorboard/<learner>/`; an acknowledgement once on disk.
-Waits for: the disk only. Unblocked by: nothing else. Greatest delay: a parcel is flushed before it is acknowledged.
+Consumes: parcels of records from learners, in any order of learners, each learner's own one after the other.
+Produces: `records/<learner>.jsonl`, `logs/<learner>.log`, `tensorboard/<learner>/`; an acknowledgement once written.
+Waits for: the disk only. Unblocked by: nothing else. Greatest delay: a parcel is written before it is acknowledged.
+A disk that refuses: the parcel is refused as a whole, its sender keeps it and sends it again; see `Recorder.look`.
 """
 
 import os
+import secrets
+import socket
+import struct
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import ray
 from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
 from learners.records import Record
 
@@ -26,7 +31,7 @@ LAYOUT = {
         "distillation error": ["Multiline", ["(train|validation)/distillation"]],
         "staleness in child steps": ["Multiline", ["staleness/.*"]],
         "fall-backs on the synthetic input, share of steps": ["Multiline", ["exchange/fallback_share"]],
-        "refused, lost, late, dropped": ["Multiline", ["exchange/(refused|lost|late|dropped).*"]],
+        "refused, lost, late, dropped": ["Multiline", ["exchange/(refused|unreadable|lost|late|dropped).*"]],
         "bytes, inline and through the object store": ["Multiline", ["bytes/.*"]],
         "steps per second": ["Multiline", ["speed/steps_per_second"]],
     }
@@ -45,6 +50,13 @@ class Parcel(msgspec.Struct, frozen=True):
     log: tuple[str, ...]  #: lines
 
 
+class Look(msgspec.Struct, frozen=True):
+    """What the recorder knows of a run that goes on."""
+
+    latest: dict[str, dict[str, float]]  #: the newest value of every figure, per learner
+    fault: str  #: why nothing can be written now; "" while all is well
+
+
 class Recorder:
     """Plain class behind `RecorderActor`.
 
@@ -54,79 +66,108 @@ class Recorder:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._writers: dict[tuple[str, int], EventsWriter] = {}
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, int] = {}  # open descriptors, by name
+        self._ends: dict[str, int] = {}  # bytes of each file that count
+        self._boards: dict[tuple[str, int], str] = {}  # TensorBoard's file of a learner's incarnation
         self._written: dict[tuple[str, int], int] = {}
         self._latest: dict[str, dict[str, float]] = {}
-        self._warned = False
-        for name in ("records", "logs", "tensorboard"):
-            (self._folder / name).mkdir(parents=True, exist_ok=True)
+        self._fault = ""
 
     def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
         """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
-        writer = self._writer("topology", 0)
-        self._event(writer, summary.custom_scalars(LAYOUT), 0)
-        self._event(writer, summary.image("topology", picture, dataformats="HWC"), 0)
-        self._event(writer, summary.text("run file", f"```yaml\n{text}\n```"), 0)
-        writer.flush()
+        parts = [
+            summary.custom_scalars(LAYOUT),
+            summary.image("topology", picture, dataformats="HWC"),
+            summary.text("run file", f"```yaml\n{text}\n```"),
+        ]
+        contents = self._events("topology", 0, [_event(part, 0, time.time()) for part in parts])
+        shown = {"test/accuracy/child": 0.0, "test/accuracy/synthetic": 0.0}
         for learner, values in hyperparameters.items():
-            for part in summary.hparams(values, {"test/accuracy/child": 0.0, "test/accuracy/synthetic": 0.0}):
-                self._event(self._writer(learner, 0), part, 0)
-            self._writer(learner, 0).flush()
+            parts = summary.hparams(values, shown)
+            contents |= self._events(learner, 0, [_event(part, 0, time.time()) for part in parts])
+        self._write(contents)
 
-    def append(self, parcel: Parcel) -> int:
-        """Write a parcel, once; returns its sequence when it is flushed. A full disk is reported by the error."""
+    def append(self, parcel: Parcel) -> None:
+        """Write a parcel, once; returns when it is written.
+
+        Raises:
+            OSError: the disk is full or read-only: nothing of the parcel counts, and it may be sent again.
+        """
         key = (parcel.learner, parcel.incarnation)
         if parcel.sequence <= self._written.get(key, -1):
-            return parcel.sequence
-        records = self._file(f"records/{parcel.learner}.jsonl")
-        records.write(b"".join(msgspec.json.encode(record) + b"\n" for record in parcel.records))
-        records.flush()
-        if parcel.log:
-            log = self._file(f"logs/{parcel.learner}.log")
-            log.write("".join(parcel.log).encode())
-            log.flush()
-        writer = self._writer(*key)
-        for index in parcel.plotted:
-            record = parcel.records[index]
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in record.values.items()]
-            self._event(writer, Summary(value=values), record.step, record.time)
-        writer.flush()
+            return
+        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in parcel.records)
+        plotted = [parcel.records[index] for index in parcel.plotted]
+        contents = {
+            f"records/{parcel.learner}.jsonl": lines,
+            f"logs/{parcel.learner}.log": "".join(parcel.log).encode(),
+            **self._events(*key, [_event(_scalars(r.values), r.step, r.time) for r in plotted]),
+        }
+        self._write({name: content for name, content in contents.items() if content})
         for record in parcel.records:
             self._latest.setdefault(record.learner, {}).update(record.values, step=record.step)
         self._written[key] = parcel.sequence
-        return parcel.sequence
 
-    def latest(self) -> dict[str, dict[str, float]]:
-        """The newest value of every figure, per learner."""
-        return self._latest
+    def look(self) -> Look:
+        """The newest figures, and what is wrong."""
+        return Look(self._latest, self._fault)
 
     def close(self) -> None:
         """Sync and close every file."""
-        for writer in self._writers.values():
-            writer.close()
-        for file in self._files.values():
-            os.fsync(file.fileno())
-            file.close()
+        while self._files:
+            _, descriptor = self._files.popitem()
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
-    def _writer(self, learner: str, incarnation: int) -> EventsWriter:
-        key = (learner, incarnation)
-        if key not in self._writers:
-            folder = self._folder / "tensorboard" / learner
-            folder.mkdir(parents=True, exist_ok=True)
-            # file names are per second and host: the incarnation and our process tell two in one second apart
-            suffix = f".{incarnation}.{os.getpid()}"
-            self._writers[key] = EventsWriter(str(folder / "events"), suffix)
-        return self._writers[key]
+    # -- files
 
-    def _file(self, name: str) -> Any:
+    def _events(self, learner: str, incarnation: int, events: Iterable[Event]) -> dict[str, bytes]:
+        """TensorBoard's file of this incarnation and what is to be added to it."""
+        # readers want seconds and host in the name; the rest tells apart who opens one in the same second
+        fresh = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{incarnation:03}.{secrets.token_hex(4)}"
+        name = self._boards.setdefault((learner, incarnation), f"tensorboard/{learner}/{fresh}")
+        first = [] if self._ends.get(name) else [Event(wall_time=time.time(), file_version="brain.Event:2")]
+        return {name: b"".join(map(_framed, [*first, *events]))}
+
+    def _write(self, contents: Mapping[str, bytes]) -> None:
+        """Add to all of these files or to none: the next write overwrites what a failed one has left."""
+        try:
+            ends = {name: self._put(name, content) for name, content in contents.items()}
+        except Exception as error:
+            self._fault = f"{type(error).__name__}: {error}"
+            raise
+        self._ends |= ends
+        self._fault = ""
+
+    def _put(self, name: str, content: bytes) -> int:
+        """Write behind what counts of a file; returns where it ends then."""
         if name not in self._files:
-            self._files[name] = (self._folder / name).open("ab")
-        return self._files[name]
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[name] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            self._ends[name] = os.fstat(self._files[name]).st_size
+        end = self._ends[name]
+        while content:
+            count = os.pwrite(self._files[name], content, end)
+            content, end = content[count:], end + count
+        return end
 
-    @staticmethod
-    def _event(writer: EventsWriter, content: Summary, step: int, at: float | None = None) -> None:
-        writer.write_event(Event(summary=content, step=step, wall_time=time.time() if at is None else at))
+
+def _scalars(values: Mapping[str, float]) -> Summary:
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+
+
+def _event(content: Summary, step: int, at: float) -> Event:
+    return Event(summary=content, step=step, wall_time=at)
+
+
+def _framed(event: Event) -> bytes:
+    """An event as TensorBoard's files hold it: length, its checksum, content, its checksum."""
+    content = event.SerializeToString()
+    length = struct.pack("<Q", len(content))
+    return length + struct.pack("<I", masked_crc32c(length)) + content + struct.pack("<I", masked_crc32c(content))
 
 
 RecorderActor = ray.remote(num_cpus=0, max_restarts=0)(Recorder)

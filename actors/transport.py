@@ -11,10 +11,8 @@ from typing import Any
 
 import ray
 
+from learners.footprint import inline
 from learners.messages import Answer, Ask, Features, Gradient, Message
-
-INLINE_LIMIT = 100 * 1024
-"""Bytes from which an array goes through the object store. Ray's own limit for arguments is the same."""
 
 
 class Transport:
@@ -45,10 +43,11 @@ class Transport:
 
     def _packed(self, message: Message) -> Message:
         fields: dict[str, Any] = {}
-        for name, array in _arrays(message).items():
-            large = array.nbytes >= INLINE_LIMIT
-            self.bytes["sent store" if large else "sent inline"] += array.nbytes
-            fields[name] = ray.put(array) if large else array
+        arrays = _arrays(message)
+        kept = inline([array.nbytes for array in arrays.values()])
+        for (name, array), within in zip(arrays.items(), kept, strict=True):
+            self.bytes["sent inline" if within else "sent store"] += array.nbytes
+            fields[name] = array if within else ray.put(array)
         return _with_arrays(message, fields)
 
 

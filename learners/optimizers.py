@@ -10,6 +10,8 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
+from learners.footprint import SLOTS as SLOTS
+
 
 class Rule(NamedTuple):
     """An update rule and its constants; see `learners.options.Optimizer` for their meaning."""
@@ -21,10 +23,6 @@ class Rule(NamedTuple):
     epsilon: float = 1e-7
     weight_decay: float = 0.0
     decay: str = "coupled"
-
-
-SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2}
-"""State tensors that a rule keeps for each weight, all zero at the start."""
 
 
 def delta(

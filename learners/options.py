@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Optional, Union
 import msgspec
 from msgspec import Meta
 
+from learners.footprint import CPUS
+
 Count = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -54,9 +56,12 @@ class Synthetic(Options, frozen=True):
 class Exchange(Options, frozen=True):
     """Limits of the traffic between a learner, its children and its parents."""
 
-    in_flight: Annotated[int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")] = 2
+    in_flight: Annotated[
+        int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")
+    ] = 2
     patience: Annotated[
-        float, Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without")
+        float,
+        Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without"),
     ] = 0.05
     time_limit: Annotated[
         float,
@@ -98,6 +103,11 @@ class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):
             description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"
         ),
     ] = {}
+
+    @property
+    def cpus(self) -> float:
+        """CPUs asked for, or the default."""
+        return self.resources.get("cpus", CPUS)
 
 
 class Data(Options, frozen=True):

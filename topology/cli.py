@@ -1,4 +1,7 @@
-"""The command line. Exit status: 0 done, 1 a learner failed for good, 2 the file or the command is wrong, 130 interrupted."""
+"""The command line of machworks.
+
+Exit status: 0 done, 1 a learner failed for good, 2 the file or the command is wrong, 130 interrupted.
+"""
 
 import argparse
 import json
@@ -47,8 +50,11 @@ def _load(arguments: Arguments) -> Topology:
 
 
 def _run(arguments: Arguments) -> int:
+    from loguru import logger
+
     from topology import driver, view
 
+    logger.remove()  # the view tells what the log tells, and the run folder keeps it
     topology = _load(arguments)
     steps = {name: learner.steps for name, learner in topology.learners.items()}
     with view.View(steps, plain=arguments.plain, quiet=arguments.json) as shown:
@@ -64,9 +70,8 @@ def _run(arguments: Arguments) -> int:
         print(json.dumps(outcome.as_json()))
         return outcome.status
     view.printed(view.summary(outcome.as_json()))
-    for name, reached in outcome.learners.items():
-        if reached.error:
-            view.printed(f"{name} failed: {reached.error}")
+    for problem in outcome.problems:
+        view.printed(problem, error=True)
     view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {_short(outcome.folder)}")
     return outcome.status
 
@@ -89,21 +94,19 @@ def _validate(arguments: Arguments) -> int:
 
 def _plan(arguments: Arguments) -> int:
     from actors import data
-    from topology import driver, plan, view
+    from topology import cluster, plan, view
 
     topology = _load(arguments)
     dataset = data.load(topology.data, folder=Path(arguments.file).parent)
-    hosts = driver.hosts_of(arguments.address)
+    hosts = cluster.hosts_of(arguments.address)
     itemsize = dataset.train.inputs.dtype.itemsize
     made = plan.plan(topology, features=dataset.width, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
-    lacks = plan.missing(topology, hosts)
+    status = 2 if made.lacks else 0
     if arguments.json:
-        print(json.dumps({**made.as_json(), "missing": [str(lack) for lack in lacks], "status": 2 if lacks else 0}))
-        return 2 if lacks else 0
-    view.printed(made.render())
-    if lacks:
-        raise ValueError("\n".join(map(str, lacks)))
-    return 0
+        print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))
+        return status
+    view.printed(plan.render(made))
+    return status
 
 
 def _graph(arguments: Arguments) -> int:
@@ -133,8 +136,12 @@ def _tensorboard(arguments: Arguments) -> int:
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
         raise ValueError(f"{logs}: no such folder; a run makes it at its start")
+    page = f"http://{arguments.host}:{arguments.port}/"
     where = ["--logdir", str(logs), "--host", arguments.host, "--port", str(arguments.port), "--reload_interval", "2"]
-    print(f"TensorBoard of {_short(logs.parent)} on http://{arguments.host}:{arguments.port}/ (Ctrl-C ends it)", flush=True)
+    print(
+        f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)",
+        flush=True,
+    )
     return subprocess.call([sys.executable, "-m", "tensorboard.main", *where])
 
 
@@ -164,7 +171,9 @@ def _short(folder: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="machworks", description="Networks of learners that never wait for one another.")
+    parser = argparse.ArgumentParser(
+        prog="machworks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -229,7 +238,7 @@ def _takes_file(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
 
 
 def _takes_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--address", help="of a running Ray cluster (auto: the one on this machine); default: a fresh one")
+    parser.add_argument("--address", help="of a running Ray cluster (auto: this machine's); default: a fresh one")
 
 
 def _takes_runs(parser: argparse.ArgumentParser) -> None:

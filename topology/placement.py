@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from learners.options import Topology
 from topology.spec import did_you_mean
 
-#: CPUs of a learner that says nothing
-CPUS = 0.5
-
 
 @dataclass(frozen=True)
 class Host:
@@ -50,7 +47,7 @@ def needs_of(topology: Topology, name: str) -> dict[str, float]:
     """What a learner asks of its host, by Ray's names."""
     ours = {"cpus": "CPU", "gpus": "GPU"}
     given = {ours.get(key, key): amount for key, amount in topology.learners[name].resources.items()}
-    return {"CPU": CPUS, **given}
+    return {"CPU": topology.learners[name].cpus, **given}
 
 
 def _key(resource: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from learners.footprint import INLINE_LIMIT, SLOTS, inline, threads
 from learners.options import Topology
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
@@ -18,8 +19,6 @@ __all__ = ["Edge", "Host", "Lack", "Plan", "Row", "as_json", "missing", "plan", 
 
 #: bytes of a weight, a moment, an embedding's entry (float32) and of a row's number (int32)
 FLOAT, ROW = 4, 4
-#: state tensors that each update rule keeps per weight
-SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def plan(
     classes: int,
     itemsize: int,
     hosts: Sequence[Host] = (),
-    inline_limit: int = 100 * 1024,
+    inline_limit: int = INLINE_LIMIT,
 ) -> Plan:
     """What the run will take.
 
@@ -107,7 +106,7 @@ def plan(
         features, classes: of the data set.
         itemsize: bytes of one feature as the data set stores it.
         hosts: of the cluster; without them nothing is said of placement.
-        inline_limit: bytes from which an array goes through the object store.
+        inline_limit: bytes of a message from which its arrays go through the object store.
     """
     where, lacks = placed(topology, hosts)
     learners = topology.learners
@@ -160,7 +159,7 @@ def _row(topology: Topology, name: str, features: int, classes: int, host: str |
         synthetic=synthetic,
         memory=FLOAT * (encoder + head + synthetic + kept),
         cpus=cpus,
-        threads=max(1, int(cpus)),
+        threads=threads(cpus),
         resources=needs,
         host=host,
     )
@@ -172,15 +171,16 @@ def _edge(topology: Topology, parent: str, child: str, row_bytes: int, limit: in
     request = above.batch_size * (row_bytes if private else ROW)
     answer = above.batch_size * below.embedding * FLOAT
     gradient = (request, answer) if above.exchange.gradients else ()
-    arrays = (request, answer, *gradient)
+    messages = ((request,), (answer,), gradient)
+    ways = [way for sizes in messages for way in zip(sizes, inline(sizes, limit), strict=True)]
     return Edge(
         parent=parent,
         child=child,
         request=request,
         answer=answer,
         gradient=sum(gradient),
-        inline=sum(size for size in arrays if size < limit),
-        store=sum(size for size in arrays if size >= limit),
+        inline=sum(size for size, within in ways if within),
+        store=sum(size for size, within in ways if not within),
         reveals="features of the rows asked for" if private else "row numbers",
     )
 

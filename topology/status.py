@@ -71,9 +71,8 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
         state = one["state"] if one["status"] is None else f"{one['state']}, status {one['status']}"
         for name, figures in one["learners"].items() or [("-", {})]:
             cells = [_percent(figures, f"accuracy/{way}") for way in ("child", "synthetic")]
-            shown.add_row(
-                one["run"], state, name, str(figures.get("step", 0)), *cells, f"{figures.get('exchange/fallbacks', 0):.0f}"
-            )
+            fallbacks = f"{figures.get('exchange/fallbacks', 0):.0f}"
+            shown.add_row(one["run"], state, name, str(figures.get("step", 0)), *cells, fallbacks)
     return shown
 
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.live import Live as RichLive
 from rich.table import Table
 
+from topology.plan import size
+
 Live = Mapping[str, Mapping[str, float]]
 LINES_EVERY = 5.0
 """Seconds between two plain lines of a learner."""
@@ -48,7 +50,7 @@ class View:
         elif live and time.monotonic() - self._last >= LINES_EVERY:
             self._last = time.monotonic()
             for name in (n for n in self._steps if n in live):
-                cells = zip(_COLUMNS, _row(name, live[name], self._steps[name]))
+                cells = zip(_COLUMNS, _row(name, live[name], self._steps[name]), strict=True)
                 self.tell("  ".join(f"{title} {cell}" for title, cell in cells))
 
     def _renew(self, live: Live) -> None:
@@ -75,8 +77,8 @@ def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]
         _figure(figures, "validation/accuracy/synthetic", ".1%"),
         _figure(figures, "staleness/embedding", ".0f"),
         _figure(figures, "exchange/fallbacks", ".0f"),
-        amount(sent),
-        amount(received),
+        size(sent),
+        size(received),
     )
 
 
@@ -85,17 +87,6 @@ _WAYS = ("sent", "received")
 
 def _figure(figures: Mapping[str, float], key: str, form: str) -> str:
     return format(figures[key], form) if key in figures else "-"
-
-
-def amount(size: float) -> str:
-    """Bytes for people, in powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            break
-        size /= 1000
-    else:
-        unit = "TB"
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def summary(outcome: Mapping[str, Any]) -> Table:
@@ -114,8 +105,8 @@ def summary(outcome: Mapping[str, Any]) -> Table:
             _figure(accuracies, "test/accuracy/child", ".2%"),
             _figure(accuracies, "test/accuracy/synthetic", ".2%"),
             str(reached["fallbacks"]),
-            amount(bytes_.get("sent inline", 0)),
-            amount(bytes_.get("sent store", 0)),
+            size(bytes_.get("sent inline", 0)),
+            size(bytes_.get("sent store", 0)),
             str(reached["restarts"]),
         )
     return table
@@ -127,4 +118,3 @@ def printed(what: Any, *, error: bool = False) -> None:
     if not console.is_terminal:
         console.width = 200
     console.print(what, markup=False) if isinstance(what, str) else console.print(what)
-

@@ -13,7 +13,7 @@ from rich.console import Console
 import topology
 from learners.options import Mach, Topology
 from topology import parse
-from topology.plan import SLOTS, Host, as_json, missing, plan, render, size, weights
+from topology.plan import Host, as_json, missing, plan, render, size, weights
 
 CHAINS = Path(topology.__file__).parent / "chains"
 
@@ -68,7 +68,6 @@ def test_numbers_agree_with_the_learner_that_is_built() -> None:
     """Parameters and optimiser state of plan.py and of learners.mach, for a learner with parent and children."""
     from learners import mach, optimizers
 
-    assert SLOTS == optimizers.SLOTS
     run = parse.loads(
         "{version: 1, name: x, defaults: {hidden: [5], embedding: 3, synthetic: {hidden: [4]}, batch_size: 2},"
         " learners: {a: {kind: mach}, b: {kind: mach, child: a}, c: {kind: mach, child: b}}}"
@@ -94,11 +93,14 @@ def test_wide_goes_through_the_object_store_and_the_others_do_not() -> None:
         assert all(edge.store == 0 for edge in plan(chain(name), 64, 10, 8).edges)
 
 
-def test_the_limit_itself_goes_through_the_object_store() -> None:
+def test_a_message_at_the_limit_sends_its_largest_array_through_the_object_store() -> None:
     run = chain("wide")
-    size = plan(run, 64, 10, 8).edges[0].answer
-    assert plan(run, 64, 10, 8, inline_limit=size).edges[0].store == 2 * size
-    assert plan(run, 64, 10, 8, inline_limit=size + 1).edges[0].store == 0
+    edge = plan(run, 64, 10, 8).edges[0]
+    answer, gradient = edge.answer, edge.gradient
+    assert plan(run, 64, 10, 8, inline_limit=answer).edges[0].store == 2 * answer
+    assert plan(run, 64, 10, 8, inline_limit=answer + 1).edges[0].store == answer
+    assert plan(run, 64, 10, 8, inline_limit=gradient).edges[0].store == answer
+    assert plan(run, 64, 10, 8, inline_limit=gradient + 1).edges[0].store == 0
 
 
 def test_private_data_travels_as_features_of_their_own_type() -> None:

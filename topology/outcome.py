@@ -1,0 +1,139 @@
+"""What a run came to, and `run.json`, which says so in its folder."""
+
+import json
+import os
+import platform
+import secrets
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from learners.options import Topology
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit statuses of a run."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What one learner came to."""
+
+    status: str  #: done | stopped | failed | not started
+    steps: int
+    seconds: float  #: from its first step to its last
+    accuracies: Mapping[str, float]  #: test/accuracy/child, ...
+    restarts: int
+    fallbacks: int
+    bytes: Mapping[str, int]  #: of arrays: sent inline, sent store, received inline, received store
+    counts: Mapping[str, int]
+    error: str = ""
+
+
+@dataclass
+class Outcome:
+    """What a run came to; `status` is that of the command line."""
+
+    folder: Path
+    status: int = DONE  #: 0 done, 1 a learner failed for good or records are missing, 130 interrupted
+    learners: dict[str, Reached] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)  #: what went wrong, a line each
+    seconds: float = 0.0
+
+    def fault(self, problem: str) -> None:
+        """Note what went wrong."""
+        self.problems.append(problem)
+        self.status = self.status or FAILED
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "status": self.status,
+            "run": str(self.folder),
+            "seconds": self.seconds,
+            "problems": self.problems,
+            "learners": msgspec.to_builtins(self.learners),
+        }
+
+
+def ended(summary: Any) -> Reached:
+    """What a learner says itself at its end (a `Summary` of actors/mach.py)."""
+    return Reached(
+        status="stopped" if summary.stopped else "done",
+        steps=summary.steps,
+        seconds=summary.seconds,
+        accuracies={key: value for key, value in summary.final.items() if "accuracy" in key},
+        restarts=summary.incarnation,
+        fallbacks=summary.counts.get("fallbacks", 0),
+        bytes=summary.bytes,
+        counts=summary.counts,
+    )
+
+
+def last_seen(status: str, figures: Mapping[str, float], error: str = "") -> Reached:
+    """What is known of a learner that could not say itself what it came to."""
+    return Reached(
+        status=status,
+        steps=int(figures.get("step", 0)),
+        seconds=0.0,
+        accuracies={key: value for key, value in figures.items() if key.startswith(("validation/acc", "test/acc"))},
+        restarts=0,
+        fallbacks=int(figures.get("exchange/fallbacks", 0)),
+        bytes={_way(key): int(size) for key, size in figures.items() if key.startswith("bytes/")},
+        counts={},
+        error=error,
+    )
+
+
+def _way(key: str) -> str:
+    return key.removeprefix("bytes/").replace("_", " ")
+
+
+def new_folder(runs: Path, topology: Topology) -> Path:
+    """A folder that no other run has, with its `run.json`; OSError if the disk does not take it."""
+    folder = runs / f"{topology.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder.mkdir(parents=True)
+    write_manifest(folder, topology, {"state": "running"})
+    return folder.resolve()
+
+
+def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) -> None:
+    """Write `run.json`, whole or not at all."""
+    packages = ("machworks", "ray", "tensorflow", "numpy", "tensorboardX")
+    content = {
+        "format": 1,
+        "name": topology.name,
+        "seed": topology.seed,
+        "host": platform.node(),
+        "process": os.getpid(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in packages},
+        "commit": _commit(),
+        "written": time.time(),
+        **more,
+    }
+    partial = folder / "run.partial"
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(folder / "run.json")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """Of the checkout that runs, or nothing."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
