@@ -289,9 +289,9 @@ class MachWorker:
         self._note(step, "final" if final else "evaluate", values | self._network.norms())
         if final:
             self._final |= values
-        # a lost answer may keep an earlier evaluation open for longer than the final ones
-        finished = self._exchange.version == self._options.steps and not self._evaluations
-        return [Done(time.monotonic())] if finished else []
+        # an earlier evaluation, of which requests were lost, may be the last to complete
+        ended = not self._evaluations and self._network.version == self._options.steps
+        return [Done(time.monotonic())] if ended else []
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution

@@ -47,6 +47,22 @@ def split(rows, seed):
     return Split(draws.normal(size=(rows, 5)).astype(np.float32), draws.integers(3, size=rows).astype(np.int32))
 
 
+def watched(network):
+    """Who calls the network from now on: names of threads and of methods."""
+    callers = set()
+
+    def watch(name, method):
+        def call(*args):
+            callers.add((threading.current_thread().name, name))
+            return method(*args)
+
+        return call
+
+    for name in ("train", "embed", "evaluate"):
+        setattr(network, name, watch(name, getattr(network, name)))
+    return callers
+
+
 @pytest.fixture(scope="module")
 def finished():
     """What two learners, one above the other and unlike in their steps, have reached and written."""
@@ -60,6 +76,7 @@ def finished():
         setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, data, RECORD, recorder)
         above = replace(setup, name="top", options=TOP, children={"bottom": 4}, parents={})
         workers = {made.name: MachWorker(made) for made in (setup, above)}
+        callers = {name: watched(worker._network) for name, worker in workers.items()}
         handles = {
             name: SimpleNamespace(receive=SimpleNamespace(remote=worker.receive)) for name, worker in workers.items()
         }
@@ -68,14 +85,14 @@ def finished():
         def work(name):
             summaries[name] = workers[name].run()
 
-        threads = [threading.Thread(target=work, args=[name], daemon=True) for name in workers]
+        threads = [threading.Thread(target=work, args=[name], name=name, daemon=True) for name in workers]
         for worker in workers.values():
             worker.connect(handles)
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(SECONDS)
-        yield SimpleNamespace(workers=workers, summaries=summaries, records=recorder.records)
+        yield SimpleNamespace(workers=workers, summaries=summaries, records=recorder.records, callers=callers)
 
 
 def steps(finished, name, kind):
@@ -95,6 +112,14 @@ def test_each_learner_ends_by_itself(finished):
     assert not any(summary.stopped for summary in finished.summaries.values())
     bottom, top = finished.summaries["bottom"].counts, finished.summaries["top"].counts
     assert top["used"] == 18 and bottom["answered"] == top["asked"]
+
+
+def test_one_thread_owns_the_weights(finished):
+    """Fault 14: parents' calls ran beside training. Here the messages come in the parent's thread, and only wait."""
+    assert finished.callers == {
+        "bottom": {("bottom", "train"), ("bottom", "embed"), ("bottom", "evaluate")},
+        "top": {("top", "train"), ("top", "evaluate")},
+    }
 
 
 def test_validation_rows_are_looked_at_while_training_and_test_rows_at_the_end(finished):
