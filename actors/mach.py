@@ -147,7 +147,7 @@ class MachWorker:
             name=setup.name,
             incarnation=setup.incarnation,
             children=setup.children,
-            parents=tuple(setup.parents),
+            parents=setup.parents,
             embedding=self._options.embedding,
             features=(data.width, data.dtype),
             data={fingerprint: len(split) for fingerprint, split in self._splits.items()},
@@ -165,7 +165,7 @@ class MachWorker:
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = {}
         self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
-        self._speed = _Speed()
+        self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
         self._upload = Upload(setup.name, setup.keeper, setup.upload)
@@ -220,7 +220,7 @@ class MachWorker:
 
     def run(self) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
-        self._started = time.monotonic()
+        self._started, self._speed = time.monotonic(), _Speed(self._network.version)
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
             self._turn = time.monotonic()
@@ -331,10 +331,11 @@ class MachWorker:
         del self._evaluations[split, step]
         values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
         self._note(step, "final" if final else "evaluate", values | self._network.norms())
-        if not final:
-            return []
-        self._final |= values
-        return [] if self._evaluations else [Done(time.monotonic())]
+        if final:
+            self._final |= values
+        # an earlier evaluation, of which requests were lost, may be the last to complete
+        ended = not self._evaluations and self._network.version == self._options.steps
+        return [Done(time.monotonic())] if ended else []
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
@@ -474,15 +475,15 @@ class MachWorker:
 class _Speed:
     """Steps per second over the last half second or more."""
 
-    def __init__(self) -> None:
-        self._since, self._step, self._speed = time.monotonic(), 0, 0.0
+    def __init__(self, step: int) -> None:
+        self._since, self._step, self._speed = time.monotonic(), step, 0.0
 
     def at(self, step: int) -> float:
-        now = time.monotonic()
-        if now - self._since >= SPEED_SECONDS:
-            self._speed = (step - self._step) / (now - self._since)
-            self._since, self._step = now, step
-        return self._speed
+        seconds = time.monotonic() - self._since
+        speed = (step - self._step) / max(seconds, 1e-6)
+        if seconds >= SPEED_SECONDS:
+            self._since, self._step, self._speed = time.monotonic(), step, speed
+        return self._speed or speed
 
 
 MachActor = ray.remote(max_concurrency=2, max_restarts=0)(MachWorker)

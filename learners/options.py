@@ -75,7 +75,7 @@ class Exchange(Options, frozen=True):
     ] = 1.0
     queue: Annotated[
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
-    ] = 4
+    ] = 8
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
 
 
