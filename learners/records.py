@@ -31,10 +31,11 @@ def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
     """Each whole line of a learner's records and what it says; ends before one that a kill has cut."""
     for line in content.splitlines(keepends=True):
         try:
-            kind = Seal if line.startswith(b'{"seal"') else Record
-            yield line, msgspec.json.decode(line, type=kind)
+            sealed = line.startswith(b'{"seal"')
+            content: Union[Record, Seal] = msgspec.json.decode(line, type=Seal if sealed else Record)
         except msgspec.DecodeError:
             return
+        yield line, content
 
 
 class Evaluation:
