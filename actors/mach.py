@@ -146,7 +146,7 @@ class MachWorker:
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = {}
         self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
-        self._speed = _Speed()
+        self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
 
@@ -182,7 +182,7 @@ class MachWorker:
 
     def run(self) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
-        self._started = time.monotonic()
+        self._started, self._speed = time.monotonic(), _Speed(self._network.version)
         until, events = 0.0, [self._due()]
         while not self._stopped:
             events += self._next_events(0.0 if events else until)
@@ -401,15 +401,15 @@ class MachWorker:
 class _Speed:
     """Steps per second over the last half second or more."""
 
-    def __init__(self) -> None:
-        self._since, self._step, self._speed = time.monotonic(), 0, 0.0
+    def __init__(self, step: int) -> None:
+        self._since, self._step, self._speed = time.monotonic(), step, 0.0
 
     def at(self, step: int) -> float:
-        now = time.monotonic()
-        if now - self._since >= SPEED_SECONDS:
-            self._speed = (step - self._step) / (now - self._since)
-            self._since, self._step = now, step
-        return self._speed
+        seconds = time.monotonic() - self._since
+        speed = (step - self._step) / max(seconds, 1e-6)
+        if seconds >= SPEED_SECONDS:
+            self._since, self._step, self._speed = time.monotonic(), step, speed
+        return self._speed or speed
 
 
 MachActor = ray.remote(max_concurrency=2, max_restarts=0)(MachWorker)

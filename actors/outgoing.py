@@ -35,6 +35,7 @@ class Outgoing:
     def __init__(self, learner: str, incarnation: int, recorder: Any) -> None:
         self._learner, self._incarnation, self._recorder = learner, incarnation, recorder
         self._waiting: list[tuple[Record, bool]] = []  # with whether TensorBoard gets it
+        self._added, self._stride = 0, 1  # since the last parcel was made; of so many records one is kept
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._sequence = 0
         self._parcel: Optional[Parcel] = None  # not known to be written
@@ -58,11 +59,15 @@ class Outgoing:
 
     def add(self, record: Record, *, plotted: bool) -> None:
         """Take a record; `plotted` says whether TensorBoard gets it too."""
+        self._added += 1
+        if self._added % self._stride and record.kind != "final":
+            self.dropped += 1
+            return
         self._waiting.append((record, plotted))
         if len(self._waiting) > RECORDS_KEPT:
             kept = [one for i, one in enumerate(self._waiting) if i % 2 or one[0].kind == "final"]
             self.dropped += len(self._waiting) - len(kept)
-            self._waiting = kept
+            self._waiting, self._stride = kept, 2 * self._stride
 
     def send_if_due(self) -> None:
         """Never waits: what the recorder has not written stays here."""
@@ -93,7 +98,7 @@ class Outgoing:
             plotted = tuple(index for index, (_, chosen) in enumerate(self._waiting) if chosen)
             lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
             self._parcel = Parcel(self._learner, self._incarnation, self._sequence, records, plotted, lines)
-            self._waiting = []
+            self._waiting, self._added, self._stride = [], 0, 1
             self._sequence += 1
         if self._parcel is not None:
             self._outcome = self._recorder.append.remote(self._parcel)

@@ -58,3 +58,13 @@ def python38() -> str:
     path = find_python38()
     assert path is not None
     return path
+
+
+@pytest.fixture(scope="session")
+def ray_here():
+    """A local Ray with 4 logical CPUs, started once for all tests that take it."""
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
