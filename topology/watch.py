@@ -141,7 +141,7 @@ class Watch:
                 self._failed(name, error)
 
     def _ended(self, name: str, summary: Any) -> None:
-        self._outcome.learners[name] = outcome.ended(summary)
+        self._outcome.learners[name] = outcome.ended(summary, self._latest.get(name, {}))
         self._tell(f"{name} has ended")
         if summary.unwritten:
             self._problem(f"learners.{name}: its last {summary.unwritten} records could not be written")
