@@ -9,6 +9,8 @@ Greatest staleness: `exchange.max_staleness` of the options.
 Ray runs `run` in one thread, which owns the weights, and everything else in another, which only fills the inbox.
 """
 
+import os
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -220,6 +222,7 @@ class MachWorker:
 
     def run(self) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
+        self._outgoing.log.info("{}: process {} on {}", self._setup.name, os.getpid(), platform.node())
         self._started, self._speed = time.monotonic(), _Speed(self._network.version)
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:

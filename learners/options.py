@@ -100,7 +100,8 @@ class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):
     resources: Annotated[
         dict[str, NotNegative],
         Meta(
-            description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"
+            description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, "
+            "and any custom resource"
         ),
     ] = {}
 

@@ -32,10 +32,10 @@ def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
     for line in content.splitlines(keepends=True):
         try:
             sealed = line.startswith(b'{"seal"')
-            content: Union[Record, Seal] = msgspec.json.decode(line, type=Seal if sealed else Record)
+            said: Union[Record, Seal] = msgspec.json.decode(line, type=Seal if sealed else Record)
         except msgspec.DecodeError:
             return
-        yield line, content
+        yield line, said
 
 
 class Evaluation:

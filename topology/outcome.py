@@ -63,13 +63,13 @@ class Outcome:
         }
 
 
-def ended(summary: Any, restarts: int) -> Reached:
-    """What a learner says itself at its end (a `Summary` of actors/mach.py)."""
+def ended(summary: Any, figures: Mapping[str, float], restarts: int) -> Reached:
+    """What a learner says itself at its end (a `Summary` of actors/mach.py); what was seen of it, if it was stopped."""
     return Reached(
         status="stopped" if summary.stopped else "done",
         steps=summary.steps,
         seconds=summary.seconds,
-        accuracies={key: value for key, value in summary.final.items() if "accuracy" in key},
+        accuracies=_accuracies(summary.final or figures),
         restarts=restarts,
         fallbacks=summary.counts.get("fallbacks", 0),
         bytes=summary.bytes,
@@ -83,13 +83,17 @@ def last_seen(status: str, figures: Mapping[str, float], restarts: int, error: s
         status=status,
         steps=int(figures.get("step", 0)),
         seconds=0.0,
-        accuracies={key: value for key, value in figures.items() if key.startswith(("validation/acc", "test/acc"))},
+        accuracies=_accuracies(figures),
         restarts=restarts,
         fallbacks=int(figures.get("exchange/fallbacks", 0)),
         bytes={_way(key): int(size) for key, size in figures.items() if key.startswith("bytes/")},
         counts={},
         error=error,
     )
+
+
+def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in figures.items() if key.startswith(("validation/accuracy/", "test/accuracy/"))}
 
 
 def _way(key: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Optional
 import msgspec
 
 from actors import checkpoint
+from actors.mach import Diverged
 from learners.options import Topology
 from topology import outcome, parse
 from topology.crew import Crew
@@ -218,7 +219,8 @@ class Watch:
             try:
                 said = self._ray.get(reference)
             except Exception as error:  # whatever ended a learner is told, and the others go on
-                self._lost(learner, _words(error))
+                hopeless = isinstance(getattr(error, "cause", None), Diverged)  # the same rate would do it again
+                self._lost(learner, _words(error), hopeless=hopeless)
                 continue
             if reference is learner.loading:
                 self._returned(learner)
@@ -227,16 +229,18 @@ class Watch:
 
     def _ended(self, learner: _Learner, summary: Any) -> None:
         learner.running, learner.over = None, True
-        self._outcome.learners[learner.name] = outcome.ended(summary, learner.restarts)
+        self._outcome.learners[learner.name] = outcome.ended(
+            summary, self._latest.get(learner.name, {}), learner.restarts
+        )
         self._tell(f"{learner.name} has ended")
         if summary.unwritten:
             self._problem(f"learners.{learner.name}: its last {summary.unwritten} records could not be written")
         self._tell_closed(learner, forever=True)
 
-    def _lost(self, learner: _Learner, why: str) -> None:
+    def _lost(self, learner: _Learner, why: str, *, hopeless: bool = False) -> None:
         """This incarnation is over: nobody counts on it, and another follows, if it may."""
         assert self._crew is not None
-        again = learner.restarts < self._topology.supervise.restarts
+        again = learner.restarts < self._topology.supervise.restarts and not hopeless
         self._tell_closed(learner, forever=not again)
         self._ray.kill(learner.actor)
         self._crew.keeper.without.remote(learner.name)
@@ -387,7 +391,9 @@ class Watch:
             learner = running[reference]
             learner.running = None
             with suppress(Exception):
-                self._outcome.learners[learner.name] = outcome.ended(self._ray.get(reference), learner.restarts)
+                self._outcome.learners[learner.name] = outcome.ended(
+                    self._ray.get(reference), self._latest.get(learner.name, {}), learner.restarts
+                )
 
     def _close(self) -> None:
         """Close the files, end every actor."""
