@@ -4,8 +4,8 @@ Consumes: parcels of records from learners, in any order of learners, each learn
 Produces: `records/<learner>.jsonl`, `logs/<learner>.log`, `tensorboard/<learner>/`; an acknowledgement once written.
 Waits for: the disk only. Unblocked by: nothing else. Greatest delay: a parcel is written before it is acknowledged.
 A disk that refuses: the parcel is refused as a whole, its sender keeps it and sends it again; see `Recorder.look`.
-Its own death: a new one reads in the records how far they go, since every parcel's lines end with a seal, and takes
-away what has none; senders send it again.
+Its own death: every parcel is sealed when all its parts are written, in `records/<learner>.sealed`; a new recorder cuts
+off what has no seal, and senders send it again.
 """
 
 import os
@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from learners.records import Record, Seal, lines
+from learners.records import Record, lines
 
 LAYOUT = {
     "Machworks": {
@@ -52,6 +53,14 @@ class Parcel(msgspec.Struct, frozen=True):
     log: tuple[str, ...]  #: lines
 
 
+class Seal(msgspec.Struct, frozen=True):
+    """Says that a parcel is written whole."""
+
+    incarnation: int
+    sequence: int  #: of the parcel; -1: an incarnation begins
+    end: int  #: bytes of the learner's records that count
+
+
 class Look(msgspec.Struct, frozen=True):
     """What the recorder knows of a run that goes on."""
 
@@ -74,8 +83,8 @@ class Recorder:
         self._written: dict[tuple[str, int], int] = {}
         self._latest: dict[str, dict[str, float]] = {}
         self._fault = ""
-        for path in (self._folder / "records").glob("*.jsonl"):
-            self._recover(path)
+        for path in (self._folder / "records").glob("*.sealed"):
+            self._recover(path.stem, path.read_bytes())
 
     def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
         """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
@@ -99,18 +108,17 @@ class Recorder:
         """
         name = f"records/{learner}.jsonl"
         path = self._folder / name
-        if path.is_file():
-            kept = [
-                line for line, content in lines(path.read_bytes()) if isinstance(content, Seal) or content.step <= step
-            ]
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(b"".join(kept))
-            self._forget(name)
-            partial.replace(path)
+        kept = b"".join(line for line, r in lines(path.read_bytes() if path.is_file() else b"") if r.step <= step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(kept)
+        if name in self._files:
+            os.close(self._files.pop(name))
+        partial.replace(path)
+        self._ends[name] = len(kept)
         self._latest.pop(learner, None)
-        # TensorBoard drops what it has read of later steps when it meets this
-        started = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START), wall_time=time.time())
-        self._write(self._events(learner, incarnation, [started]))
+        self._write(self._restarted(learner, incarnation, step))
+        self._seal(learner, Seal(incarnation, -1, len(kept)))
 
     def append(self, parcel: Parcel) -> None:
         """Write a parcel, once; returns when it is written.
@@ -121,8 +129,7 @@ class Recorder:
         key = (parcel.learner, parcel.incarnation)
         if parcel.sequence <= self._written.get(key, -1):
             return
-        sealed = [*parcel.records, Seal(parcel.sequence, parcel.learner, parcel.incarnation)]
-        written = b"".join(msgspec.json.encode(line) + b"\n" for line in sealed)
+        written = b"".join(msgspec.json.encode(record) + b"\n" for record in parcel.records)
         plotted = [parcel.records[index] for index in parcel.plotted]
         contents = {
             f"records/{parcel.learner}.jsonl": written,
@@ -130,6 +137,8 @@ class Recorder:
             **self._events(*key, [_event(_scalars(r.values), r.step, r.time) for r in plotted]),
         }
         self._write({name: content for name, content in contents.items() if content})
+        end = self._ends.get(f"records/{parcel.learner}.jsonl", 0)
+        self._seal(parcel.learner, Seal(parcel.incarnation, parcel.sequence, end))
         for record in parcel.records:
             self._latest.setdefault(record.learner, {}).update(record.values, step=record.step)
         self._written[key] = parcel.sequence
@@ -147,33 +156,33 @@ class Recorder:
             finally:
                 os.close(descriptor)
 
-    def _recover(self, path: Path) -> None:
+    def _recover(self, learner: str, sealed: bytes) -> None:
         """Find out what a former recorder has written of a learner, and cut off what it had not finished."""
-        whole, step, incarnation = 0, 0, 0
-        end = 0
-        latest: dict[str, float] = {}
-        for line, content in lines(path.read_bytes()):
-            end += len(line)
-            if isinstance(content, Seal):
-                whole, incarnation = end, content.incarnation
-                self._written[content.learner, content.incarnation] = content.seal
-            else:
-                step = content.step
-                latest.update(content.values, step=step)
-        with path.open("r+b") as file:
-            file.truncate(whole)
-        self._latest[path.stem] = latest
+        seals = []
+        for line in sealed.splitlines():
+            with suppress(msgspec.DecodeError):  # the last may be cut
+                seals.append(msgspec.json.decode(line, type=Seal))
+        self._written.update({(learner, seal.incarnation): seal.sequence for seal in seals})
+        path = self._folder / f"records/{learner}.jsonl"
+        if not seals or not path.is_file():
+            return
+        os.truncate(path, min(seals[-1].end, path.stat().st_size))
+        latest: dict[str, float] = {"step": 0}
+        for _, record in lines(path.read_bytes()):
+            latest.update(record.values, step=record.step)
+        self._latest[learner] = latest
         # TensorBoard's file may be a parcel ahead: what it has beyond the records will come again
-        started = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START), wall_time=time.time())
-        self._write(self._events(path.stem, incarnation, [started]))
+        self._write(self._restarted(learner, seals[-1].incarnation, int(latest["step"])))
+
+    def _restarted(self, learner: str, incarnation: int, step: int) -> dict[str, bytes]:
+        """What makes TensorBoard drop all that it has read of later steps."""
+        log = SessionLog(status=SessionLog.START)
+        return self._events(learner, incarnation, [Event(step=step + 1, session_log=log, wall_time=time.time())])
+
+    def _seal(self, learner: str, seal: Seal) -> None:
+        self._write({f"records/{learner}.sealed": msgspec.json.encode(seal) + b"\n"})
 
     # -- files
-
-    def _forget(self, name: str) -> None:
-        """Close a file that is about to be another one."""
-        if name in self._files:
-            os.close(self._files.pop(name))
-        self._ends.pop(name, None)
 
     def _events(self, learner: str, incarnation: int, events: Iterable[Event]) -> dict[str, bytes]:
         """TensorBoard's file of this incarnation and what is to be added to it."""

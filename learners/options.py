@@ -148,7 +148,7 @@ class Checkpoint(Options, frozen=True):
         int, Meta(ge=0, description="steps of the learner that is furthest ahead between two sets; 0: only at the end")
     ] = 500
     keep: Annotated[int, Meta(ge=1, description="complete sets that are kept")] = 3
-    rate: Annotated[
+    upload: Annotated[
         float, Meta(gt=0.0, description="MB/s at most that a learner sends of its state, beside training")
     ] = 100.0
 

@@ -1,7 +1,7 @@
 """What a learner writes down: one value per moment, at full resolution."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, Union
+from typing import Literal
 
 import msgspec
 
@@ -19,23 +19,12 @@ class Record(msgspec.Struct, frozen=True):
     values: dict[str, float]
 
 
-class Seal(msgspec.Struct, frozen=True):
-    """Ends what was written at one time: lines that no seal follows are not known to be whole."""
-
-    seal: int  #: sequence of the parcel
-    learner: str
-    incarnation: int
-
-
-def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
+def lines(content: bytes) -> Iterator[tuple[bytes, Record]]:
     """Each whole line of a learner's records and what it says; ends before one that a kill has cut."""
     for line in content.splitlines(keepends=True):
-        try:
-            sealed = line.startswith(b'{"seal"')
-            said: Union[Record, Seal] = msgspec.json.decode(line, type=Seal if sealed else Record)
-        except msgspec.DecodeError:
+        if not line.endswith(b"\n"):
             return
-        yield line, said
+        yield line, msgspec.json.decode(line, type=Record)
 
 
 class Evaluation:

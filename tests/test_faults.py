@@ -12,7 +12,7 @@ import pytest
 
 from learners import options
 from learners.batches import Dataset, Split
-from topology import driver, outcome
+from topology import crew, outcome
 from topology.parse import loads
 
 CHECKOUT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def test_the_data_is_put_into_the_store_once(shard):
     store = SimpleNamespace(put=lambda value: put.append(value) or len(put))
     split = Split(np.arange(12, dtype=np.uint8).reshape(12, 1), np.zeros(12, np.int32))
     dataset = Dataset("x", "here", split, split, split, classes=1, shape=(1,), scale=1.0, offset=0.0)
-    setups = driver._setups(store, loads(f"{THREE}data: {{shard: {shard}}}\n"), dataset, None)
+    setups = crew.setups(store, loads(f"{THREE}data: {{shard: {shard}}}\n"), dataset, None, None)
     held = {(name, kind): getattr(setup.data, kind) for name, setup in setups.items() for kind in ("train", "test")}
     if shard == "none":
         assert len(put) == 3 and len(set(held.values())) == 2

@@ -28,7 +28,7 @@ class Crew:
         self.recorder = RecorderActor.options(scheduling_strategy=here).remote(str(folder))
         sets = str(folder / "checkpoints")
         self.keeper = KeeperActor.options(scheduling_strategy=here).remote(sets, topology.checkpoint.keep)
-        self._setups = self._made(dataset)
+        self._setups = setups(ray, topology, dataset, self.recorder, self.keeper)
 
     def start(self, name: str, incarnation: int, state: Optional[bytes] = None) -> Any:
         """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle."""
@@ -41,43 +41,44 @@ class Crew:
             num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom
         ).remote(replace(self._setups[name], incarnation=incarnation, state=kept))
 
-    def _made(self, dataset: Any) -> dict[str, Any]:
-        from actors.mach import Data, Setup
-        from learners.batches import shards, take
 
-        topology = self._topology
-        private = topology.data.shard == "by_learner"
-        parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
-        shared = {name: self._put(getattr(dataset, name)) for name in ("validation", "test")}
-        shared["train"] = () if private else self._put(dataset.train)
-        setups = {}
-        for name, chosen in topology.learners.items():
-            refs = dict(shared, train=self._put(take(dataset.train, parts[name]))) if private else shared
-            data = Data(
-                **refs,
-                private=private,
-                width=dataset.width,
-                classes=dataset.classes,
-                dtype=dataset.train.inputs.dtype.str,
-                example=dataset.shape,
-                scale=dataset.scale,
-                offset=dataset.offset,
-            )
-            setups[name] = Setup(
-                name=name,
-                incarnation=0,
-                seed=topology.seed,
-                options=chosen,
-                children={child: topology.learners[child].embedding for child in topology.children_of(name)},
-                parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
-                data=data,
-                record=topology.record,
-                recorder=self.recorder,
-                keeper=self.keeper,
-                upload=topology.checkpoint.rate * MEGABYTE,
-            )
-        return setups
+def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: Any) -> dict[str, Any]:
+    """What each learner is made from; the data's splits are put into the object store once."""
+    from actors.mach import Data, Setup
+    from learners.batches import shards, take
 
-    def _put(self, split: Any) -> tuple[Any, ...]:
+    def put(split: Any) -> tuple[Any, ...]:
         split.fingerprint  # noqa: B018  computed once, here, and carried along
-        return (self._ray.put(split),)
+        return (ray.put(split),)
+
+    private = topology.data.shard == "by_learner"
+    parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
+    shared = {name: put(getattr(dataset, name)) for name in ("validation", "test")}
+    shared["train"] = () if private else put(dataset.train)
+    made = {}
+    for name, chosen in topology.learners.items():
+        refs = dict(shared, train=put(take(dataset.train, parts[name]))) if private else shared
+        data = Data(
+            **refs,
+            private=private,
+            width=dataset.width,
+            classes=dataset.classes,
+            dtype=dataset.train.inputs.dtype.str,
+            example=dataset.shape,
+            scale=dataset.scale,
+            offset=dataset.offset,
+        )
+        made[name] = Setup(
+            name=name,
+            incarnation=0,
+            seed=topology.seed,
+            options=chosen,
+            children={child: topology.learners[child].embedding for child in topology.children_of(name)},
+            parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
+            data=data,
+            record=topology.record,
+            recorder=recorder,
+            keeper=keeper,
+            upload=topology.checkpoint.upload * MEGABYTE,
+        )
+    return made

@@ -100,7 +100,7 @@ def _way(key: str) -> str:
     return key.removeprefix("bytes/").replace("_", " ")
 
 
-def new_folder(runs: Path, topology: Topology, beside: Path) -> Path:
+def new_folder(runs: Path, topology: Topology, beside: Path = Path()) -> Path:
     """A folder that no other run has, with its `run.json`; OSError if the disk does not take it."""
     folder = runs / f"{topology.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from learners.records import Record, lines
+from learners.records import lines
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -93,8 +93,7 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
         content = content.partition(b"\n")[2]
     figures: dict[str, Any] = {}
     for _, record in lines(content):
-        if isinstance(record, Record):
-            figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
+        figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
     return figures
 
 

@@ -71,9 +71,9 @@ def finished():
         patch.setattr(ray, "get", lambda value, timeout=None: value)
         patch.setattr(ray, "wait", lambda values, num_returns=1, timeout=None: (values, []))
         splits = {"train": (split(50, 1),), "validation": (split(21, 2),), "test": (split(17, 3),)}
-        data = Data(**splits, private=False, width=5, classes=3, dtype="<f4", scale=1.0, offset=0.0)
+        data = Data(**splits, private=False, width=5, classes=3, dtype="<f4", example=(5,), scale=1.0, offset=0.0)
         recorder = Recorder()
-        setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, data, RECORD, recorder)
+        setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, data, RECORD, recorder, None, 1e9)
         above = replace(setup, name="top", options=TOP, children={"bottom": 4}, parents={})
         workers = {made.name: MachWorker(made) for made in (setup, above)}
         callers = {name: watched(worker._network) for name, worker in workers.items()}
@@ -87,7 +87,8 @@ def finished():
 
         threads = [threading.Thread(target=work, args=[name], name=name, daemon=True) for name in workers]
         for worker in workers.values():
-            worker.connect(handles)
+            for name, handle in handles.items():
+                worker.open(name, 0, handle)
         for thread in threads:
             thread.start()
         for thread in threads:

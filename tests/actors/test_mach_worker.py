@@ -114,6 +114,7 @@ def made(ray_here, monkeypatch):
             width=WIDTH,
             classes=CLASSES,
             dtype="|u1",
+            example=(WIDTH,),
             scale=1 / 255,
             offset=0.0,
         )
@@ -128,6 +129,8 @@ def made(ray_here, monkeypatch):
             data=data,
             record=record or Record(every=3, rows=30, attribution=0),
             recorder=kept,
+            keeper=None,
+            upload=1e9,
         )
         return shell.MachWorker(setup), kept
 
@@ -149,7 +152,7 @@ def test_n_steps_are_n_steps(made, steps):
 def test_held_out_rows_are_all_used_once_with_a_remainder(made):
     """37 validation and 23 test rows in pieces of 16: figures are those of the whole sets."""
     worker, _ = made(stub=False, children=("child",), steps=4)
-    worker.connect({"child": Child(worker)})
+    worker.open("child", 0, Child(worker))
     summary = worker.run()
     assert summary.counts["used"] + summary.counts.get("fallbacks", 0) == 4
     for name, held_out in (("validation", VALIDATION), ("test", TEST)):
@@ -163,7 +166,7 @@ def test_held_out_rows_are_all_used_once_with_a_remainder(made):
 def test_a_child_is_asked_used_sent_gradients_and_told_of_the_end(made):
     worker, _ = made(children=("child",), steps=6)
     child = Child(worker)
-    worker.connect({"child": child})
+    worker.open("child", 0, child)
     summary = worker.run()
     assert summary.counts["used"] == 6 == child.got[Gradient]
     assert child.got[Ended] == 1 and child.got[Ask] >= 6
@@ -172,7 +175,7 @@ def test_a_child_is_asked_used_sent_gradients_and_told_of_the_end(made):
 
 def test_a_silent_child_costs_its_share_of_patience_and_no_more(made):
     worker, _ = made(children=("child",), steps=50, exchange=Exchange(patience=0.01, time_limit=0.05))
-    worker.connect({"child": Child(worker, silent=True)})
+    worker.open("child", 0, Child(worker, silent=True))
     began = time.monotonic()
     summary = worker.run()
     assert summary.steps == 50 and summary.counts["fallbacks"] == 50
@@ -182,7 +185,7 @@ def test_a_silent_child_costs_its_share_of_patience_and_no_more(made):
 def test_a_learner_that_has_done_its_steps_answers_until_its_parents_have_ended(made):
     worker, kept = made(parents={"parent": 16}, steps=2)
     answers = []
-    worker.connect({"parent": SimpleNamespace(receive=SimpleNamespace(remote=lambda *m: answers.extend(m)))})
+    worker.open("parent", 0, SimpleNamespace(receive=SimpleNamespace(remote=lambda *m: answers.extend(m))))
     done = []
     thread = threading.Thread(target=lambda: done.append(worker.run()), daemon=True)
     thread.start()
@@ -206,7 +209,7 @@ def wait_for(what, seconds=10.0):
 
 def test_a_closed_parent_is_an_ended_one(made):
     worker, _ = made(parents={"parent": 16}, steps=2)
-    worker.close("parent", 0)
+    worker.close("parent", 0, True)
     assert worker.run().steps == 2
 
 
@@ -226,7 +229,7 @@ def test_arrays_that_cannot_be_had_are_counted_and_shown(made, ray_here):
         raise OSError("gone")
 
     worker, kept = made(children=("child",), steps=2, exchange=Exchange(patience=0.0))
-    worker.connect({"child": Child(worker, silent=True)})
+    worker.open("child", 0, Child(worker, silent=True))
     worker.receive(Answer("child", 0, 0, ask=0, version=0, embedding=lost.remote()))
     summary = worker.run()
     assert summary.counts["unreadable"] == 1 and summary.steps == 2

