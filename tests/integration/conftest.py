@@ -1,0 +1,226 @@
+"""Runs as a user starts them, in processes of their own, and a cluster that several of them share."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+MARK = "MACHWORKS_TEST_MARK"
+
+CHAIN = """
+version: 1
+name: small
+seed: 7
+data: {name: digits, validation: 0.15}
+defaults: {batch_size: 32, steps: 20, hidden: [16], embedding: 8, synthetic: {hidden: [16]}}
+learners:
+  bottom: {kind: mach}
+  middle: {kind: mach, child: bottom}
+  top: {kind: mach, child: middle}
+record: {every: 10, attribution: 0}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def poll(what, seconds, why=""):
+    """What `what()` gives as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {why}"
+        time.sleep(0.05)
+    return found
+
+
+def marked(mark):
+    """Command lines, by process, of all living ones that were started under a mark."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+        except OSError:
+            pass  # it has ended meanwhile, or is another user's
+    return found
+
+
+class Program:
+    """A Python program of the test, its output in files, and everything that it starts."""
+
+    def __init__(self, arguments, folder, cwd=CHECKOUT, **env):
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = folder / f"{self.mark[:8]}.out", folder / f"{self.mark[:8]}.err"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                cwd=cwd,
+                env={**os.environ, "PYTHONPATH": str(CHECKOUT), MARK: self.mark, **env},
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def out(self):
+        return self._out.read_text()
+
+    @property
+    def err(self):
+        return self._err.read_text()
+
+    @property
+    def json(self):
+        return json.loads(self.out.splitlines()[-1])
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def status(self, seconds=120):
+        """Exit status; the program must end within that time."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds} s:\n{self.out}\n{self.err}")
+
+    def says(self, text, seconds=120):
+        """Wait until it has said that."""
+        poll(lambda: text in self.err + self.out or self._process.poll() is not None, seconds, text)
+        assert text in self.err + self.out, self.out + self.err
+
+    def end(self):
+        """Kill what is left."""
+        for pid in (self._process.pid, *marked(self.mark)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(10)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Starts programs; whatever they leave is killed at the end of the test."""
+    started = []
+
+    def start(*arguments, **options):
+        started.append(Program(arguments, tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+@pytest.fixture
+def machworks(program, tmp_path):
+    """Starts the command line; runs go to `tmp_path/runs`."""
+
+    def start(command, *arguments, **options):
+        takes_runs = ["--runs", tmp_path / "runs"] if command in ("run", "status", "tensorboard") else []
+        return program("-m", "topology.cli", command, *arguments, *takes_runs, **options)
+
+    return start
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """Path of a small chain of three learners."""
+    path = tmp_path / "small.yaml"
+    path.write_text(CHAIN)
+    return path
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Address of a running cluster: one host with 4 logical CPUs, 2 IPUs and an object store of 80 MB."""
+    folder = tempfile.mkdtemp(prefix="mw-", dir="/tmp")  # short: paths of sockets have 107 characters at most
+    port, mark = free_port(), uuid.uuid4().hex
+    ours = {"port": port, "ray-client-server-port": free_port(), "dashboard-agent-listen-port": free_port()}
+    started = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            *("--num-cpus=4", '--resources={"IPU": 2}', "--object-store-memory=83886080"),
+            *(
+                "--include-dashboard=false",
+                "--disable-usage-stats",
+                f"--temp-dir={folder}",
+                "--node-ip-address=127.0.0.1",
+            ),
+            *(f"--{name}={value}" for name, value in ours.items()),
+        ],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), MARK: mark, "RAY_AUTH_MODE": "disabled"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    before = os.environ.get("RAY_AUTH_MODE")
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # for the programs that connect to it
+
+    def up():
+        assert started.poll() is None, "ray start has ended"
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        poll(up, 60, "a cluster")
+        yield f"127.0.0.1:{port}"
+    finally:
+        if before is None:
+            del os.environ["RAY_AUTH_MODE"]
+        else:
+            os.environ["RAY_AUTH_MODE"] = before
+        started.terminate()
+        try:
+            started.wait(20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+        for pid in marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def records():
+    """All records of a learner in a run folder."""
+
+    def read(run, learner):
+        lines = Path(run, "records", f"{learner}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    return read
+
+
+@pytest.fixture
+def eventually():
+    """Waits until something is true."""
+    return poll
+
+
+@pytest.fixture
+def leftovers():
+    """What a program has started and not ended, once it has had some seconds."""
+
+    def look(program, within):
+        deadline = time.monotonic() + within
+        while (found := marked(program.mark)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    return look
