@@ -30,10 +30,11 @@ class Outgoing:
 
     Args:
         recorder: its handle.
+        start: the step that this incarnation goes on from.
     """
 
-    def __init__(self, learner: str, incarnation: int, recorder: Any) -> None:
-        self._learner, self._incarnation, self._recorder = learner, incarnation, recorder
+    def __init__(self, learner: str, incarnation: int, recorder: Any, start: int = 0) -> None:
+        self._learner, self._incarnation, self._recorder, self._start = learner, incarnation, recorder, start
         self._waiting: list[tuple[Record, bool]] = []  # with whether TensorBoard gets it
         self._added, self._stride = 0, 1  # since the last parcel was made; of so many records one is kept
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
@@ -97,7 +98,7 @@ class Outgoing:
             records = tuple(record for record, _ in self._waiting)
             plotted = tuple(index for index, (_, chosen) in enumerate(self._waiting) if chosen)
             lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
-            self._parcel = Parcel(self._learner, self._incarnation, self._sequence, records, plotted, lines)
+            self._parcel = Parcel(self._learner, self._incarnation, self._sequence, records, plotted, lines, self._start)
             self._waiting, self._added, self._stride = [], 0, 1
             self._sequence += 1
         if self._parcel is not None:

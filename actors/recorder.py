@@ -4,8 +4,10 @@ Consumes: parcels of records from learners, in any order of learners, each learn
 Produces: `records/<learner>.jsonl`, `logs/<learner>.log`, `tensorboard/<learner>/`; an acknowledgement once written.
 Waits for: the disk only. Unblocked by: nothing else. Greatest delay: a parcel is written before it is acknowledged.
 A disk that refuses: the parcel is refused as a whole, its sender keeps it and sends it again; see `Recorder.look`.
-Its own death: every parcel is sealed when all its parts are written, in `records/<learner>.sealed`; a new recorder cuts
-off what has no seal, and senders send it again.
+Its own death: a new one reads in the records how far they and the files beside them go, since every parcel's lines end
+with a seal, written last; it takes away what has none, and senders send it again.
+A learner's death: its next incarnation says in its parcels which step it goes on from. With the first of them, records
+of former incarnations beyond that step are taken back, and what those still send counts no more.
 """
 
 import os
@@ -13,8 +15,8 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from learners.records import Record, lines
+from learners.records import Record, Seal, lines
 
 LAYOUT = {
     "Machworks": {
@@ -51,14 +53,7 @@ class Parcel(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     plotted: tuple[int, ...]  #: which of the records TensorBoard gets
     log: tuple[str, ...]  #: lines
-
-
-class Seal(msgspec.Struct, frozen=True):
-    """Says that a parcel is written whole."""
-
-    incarnation: int
-    sequence: int  #: of the parcel; -1: an incarnation begins
-    end: int  #: bytes of the learner's records that count
+    start: int = 0  #: the step that this incarnation goes on from
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -80,12 +75,14 @@ class Recorder:
         self._files: dict[str, int] = {}  # open descriptors, by name
         self._ends: dict[str, int] = {}  # bytes of each file that count
         self._boards: dict[tuple[str, int], str] = {}  # TensorBoard's file of a learner's incarnation
-        self._written: dict[tuple[str, int], int] = {}
+        self._written: dict[tuple[str, int], int] = {}  # the last parcel of a learner's incarnation
+        self._newest: dict[str, int] = {}  # incarnation of a learner that has written
         self._latest: dict[str, dict[str, float]] = {}
         self._fault = ""
-        for path in (self._folder / "records").glob("*.sealed"):
-            self._recover(path.stem, path.read_bytes())
+        for path in (self._folder / "records").glob("*.jsonl"):
+            self._recover(path)
 
+    @ray.method(max_task_retries=-1)
     def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
         """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
         parts = [
@@ -93,32 +90,12 @@ class Recorder:
             summary.image("topology", picture, dataformats="HWC"),
             summary.text("run file", f"```yaml\n{text}\n```"),
         ]
-        contents = self._events("topology", 0, [_event(part, 0, time.time()) for part in parts])
         shown = {"test/accuracy/child": 0.0, "test/accuracy/synthetic": 0.0}
-        for learner, values in hyperparameters.items():
-            parts = summary.hparams(values, shown)
-            contents |= self._events(learner, 0, [_event(part, 0, time.time()) for part in parts])
-        self._write(contents)
-
-    def begin(self, learner: str, incarnation: int, step: int) -> None:
-        """An incarnation goes on from `step`: later records of former ones are taken back, here and in TensorBoard.
-
-        Raises:
-            OSError: the disk is full or read-only.
-        """
-        name = f"records/{learner}.jsonl"
-        path = self._folder / name
-        kept = b"".join(line for line, r in lines(path.read_bytes() if path.is_file() else b"") if r.step <= step)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(kept)
-        if name in self._files:
-            os.close(self._files.pop(name))
-        partial.replace(path)
-        self._ends[name] = len(kept)
-        self._latest.pop(learner, None)
-        self._write(self._restarted(learner, incarnation, step))
-        self._seal(learner, Seal(incarnation, -1, len(kept)))
+        with self._noting_faults():
+            self._write(self._events("topology", 0, [_event(part, 0, time.time()) for part in parts]))
+            for learner, values in hyperparameters.items():
+                events = [_event(part, 0, time.time()) for part in summary.hparams(values, shown)]
+                self._write_sealed(learner, 0, -1, (), self._events(learner, 0, events))
 
     def append(self, parcel: Parcel) -> None:
         """Write a parcel, once; returns when it is written.
@@ -126,27 +103,27 @@ class Recorder:
         Raises:
             OSError: the disk is full or read-only: nothing of the parcel counts, and it may be sent again.
         """
-        key = (parcel.learner, parcel.incarnation)
-        if parcel.sequence <= self._written.get(key, -1):
+        learner, key = parcel.learner, (parcel.learner, parcel.incarnation)
+        newest = self._newest.get(learner, 0)
+        if parcel.incarnation < newest or parcel.sequence <= self._written.get(key, -1):
             return
-        written = b"".join(msgspec.json.encode(record) + b"\n" for record in parcel.records)
         plotted = [parcel.records[index] for index in parcel.plotted]
-        contents = {
-            f"records/{parcel.learner}.jsonl": written,
-            f"logs/{parcel.learner}.log": "".join(parcel.log).encode(),
-            **self._events(*key, [_event(_scalars(r.values), r.step, r.time) for r in plotted]),
-        }
-        self._write({name: content for name, content in contents.items() if content})
-        end = self._ends.get(f"records/{parcel.learner}.jsonl", 0)
-        self._seal(parcel.learner, Seal(parcel.incarnation, parcel.sequence, end))
+        events = [_event(_scalars(r.values), r.step, r.time) for r in plotted]
+        with self._noting_faults():
+            if parcel.incarnation > newest:
+                self._take_back(learner, parcel.start)
+                events.insert(0, _started(parcel.start))
+            beside = {f"logs/{learner}.log": "".join(parcel.log).encode(), **self._events(*key, events)}
+            self._write_sealed(*key, parcel.sequence, parcel.records, beside)
+        self._written[key], self._newest[learner] = parcel.sequence, parcel.incarnation
         for record in parcel.records:
-            self._latest.setdefault(record.learner, {}).update(record.values, step=record.step)
-        self._written[key] = parcel.sequence
+            self._latest.setdefault(learner, {}).update(record.values, step=record.step)
 
     def look(self) -> Look:
         """The newest figures, and what is wrong."""
         return Look(self._latest, self._fault)
 
+    @ray.method(max_task_retries=-1)
     def close(self) -> None:
         """Sync and close every file."""
         while self._files:
@@ -156,60 +133,109 @@ class Recorder:
             finally:
                 os.close(descriptor)
 
-    def _recover(self, learner: str, sealed: bytes) -> None:
-        """Find out what a former recorder has written of a learner, and cut off what it had not finished."""
-        seals = []
-        for line in sealed.splitlines():
-            with suppress(msgspec.DecodeError):  # the last may be cut
-                seals.append(msgspec.json.decode(line, type=Seal))
-        self._written.update({(learner, seal.incarnation): seal.sequence for seal in seals})
-        path = self._folder / f"records/{learner}.jsonl"
-        if not seals or not path.is_file():
-            return
-        os.truncate(path, min(seals[-1].end, path.stat().st_size))
-        latest: dict[str, float] = {"step": 0}
-        for _, record in lines(path.read_bytes()):
-            latest.update(record.values, step=record.step)
-        self._latest[learner] = latest
-        # TensorBoard's file may be a parcel ahead: what it has beyond the records will come again
-        self._write(self._restarted(learner, seals[-1].incarnation, int(latest["step"])))
+    # -- what former recorders and incarnations have left
 
-    def _restarted(self, learner: str, incarnation: int, step: int) -> dict[str, bytes]:
-        """What makes TensorBoard drop all that it has read of later steps."""
-        log = SessionLog(status=SessionLog.START)
-        return self._events(learner, incarnation, [Event(step=step + 1, session_log=log, wall_time=time.time())])
+    def _recover(self, path: Path) -> None:
+        """Find out what a former recorder has written of a learner, and cut off what no seal follows."""
+        learner, whole, read, newest = path.stem, 0, 0, 0
+        ends = {f"logs/{learner}.log": 0}
+        ends |= {str(p.relative_to(self._folder)): 0 for p in (self._folder / "tensorboard" / learner).glob("*")}
+        values: dict[str, float] = {"step": 0}
+        unsealed: list[Record] = []
+        for line, content in lines(path.read_bytes()):
+            read += len(line)
+            if isinstance(content, Record):
+                unsealed.append(content)
+                continue
+            whole, newest = read, max(newest, content.incarnation)
+            ends |= content.ends
+            self._written[learner, content.incarnation] = content.seal
+            for record in unsealed:
+                values.update(record.values, step=max(record.step, values["step"]))
+            unsealed.clear()
+        for name, end in {**ends, f"records/{learner}.jsonl": whole}.items():
+            self._cut(self._folder / name, end)
+        self._latest[learner], self._newest[learner] = values, newest
+        with suppress(OSError):  # for a reader that has seen what was cut off; not worth a recorder
+            self._write(self._events(learner, newest, [_started(int(values["step"]))]))
 
-    def _seal(self, learner: str, seal: Seal) -> None:
-        self._write({f"records/{learner}.sealed": msgspec.json.encode(seal) + b"\n"})
+    def _take_back(self, learner: str, start: int) -> None:
+        """Remove records of later steps than `start`."""
+        name = f"records/{learner}.jsonl"
+        path = self._folder / name
+        if path.is_file():
+            counts = path.read_bytes()[: self._open(name)]
+            kept = [line for line, one in lines(counts) if isinstance(one, Seal) or one.step <= start]
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(b"".join(kept))
+            self._forget(name)
+            partial.replace(path)
+        self._latest.pop(learner, None)
+
+    @staticmethod
+    def _cut(path: Path, end: int) -> None:
+        if path.is_file() and path.stat().st_size > end:
+            os.truncate(path, end)
 
     # -- files
 
+    def _forget(self, name: str) -> None:
+        """Close a file that is about to be another one."""
+        if name in self._files:
+            os.close(self._files.pop(name))
+        self._ends.pop(name, None)
+
     def _events(self, learner: str, incarnation: int, events: Iterable[Event]) -> dict[str, bytes]:
         """TensorBoard's file of this incarnation and what is to be added to it."""
-        # readers want seconds and host in the name; the rest tells apart who opens one in the same second
-        fresh = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{incarnation:03}.{secrets.token_hex(4)}"
+        # readers want seconds and host in the name, and take files in its order; the rest tells apart and puts in
+        # order who opens one in the same second
+        order = f"{time.time_ns():020}.{incarnation:03}.{secrets.token_hex(4)}"
+        fresh = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{order}"
         name = self._boards.setdefault((learner, incarnation), f"tensorboard/{learner}/{fresh}")
         first = [] if self._ends.get(name) else [Event(wall_time=time.time(), file_version="brain.Event:2")]
         return {name: b"".join(map(_framed, [*first, *events]))}
 
-    def _write(self, contents: Mapping[str, bytes]) -> None:
-        """Add to all of these files or to none: the next write overwrites what a failed one has left."""
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        """What goes wrong in the block is what `look` says, until a block goes well."""
         try:
-            ends = {name: self._put(name, content) for name, content in contents.items()}
+            yield
         except Exception as error:
             self._fault = f"{type(error).__name__}: {error}"
             raise
-        self._ends |= ends
         self._fault = ""
 
-    def _put(self, name: str, content: bytes) -> int:
-        """Write behind what counts of a file; returns where it ends then."""
+    def _write_sealed(
+        self,
+        learner: str,
+        incarnation: int,
+        sequence: int,
+        records: tuple[Record, ...],
+        beside: Mapping[str, bytes],
+    ) -> None:
+        """Write records and what goes with them, and last the seal that makes all of it count."""
+        beside = {name: content for name, content in beside.items() if content}
+        ends = {name: self._open(name) + len(content) for name, content in beside.items()}
+        written = [*records, Seal(sequence, learner, incarnation, ends)]
+        content = b"".join(msgspec.json.encode(one) + b"\n" for one in written)
+        self._write({**beside, f"records/{learner}.jsonl": content})
+
+    def _write(self, contents: Mapping[str, bytes]) -> None:
+        """Add to all of these files or to none, in this order: the next write overwrites what a failed one has left."""
+        self._ends |= {name: self._put(name, content) for name, content in contents.items()}
+
+    def _open(self, name: str) -> int:
+        """Open a file if it is not; returns where what counts of it ends."""
         if name not in self._files:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[name] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             self._ends[name] = os.fstat(self._files[name]).st_size
-        end = self._ends[name]
+        return self._ends[name]
+
+    def _put(self, name: str, content: bytes) -> int:
+        """Write behind what counts of a file; returns where it ends then."""
+        end = self._open(name)
         while content:
             count = os.pwrite(self._files[name], content, end)
             content, end = content[count:], end + count
@@ -222,6 +248,11 @@ def _scalars(values: Mapping[str, float]) -> Summary:
 
 def _event(content: Summary, step: int, at: float) -> Event:
     return Event(summary=content, step=step, wall_time=at)
+
+
+def _started(step: int) -> Event:
+    """TensorBoard drops what it has read of later steps than `step` when it meets this."""
+    return Event(step=step + 1, session_log=SessionLog(status=SessionLog.START), wall_time=time.time())
 
 
 def _framed(event: Event) -> bytes:

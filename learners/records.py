@@ -1,14 +1,14 @@
 """What a learner writes down: one value per moment, at full resolution."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, Union
 
 import msgspec
 
 Kind = Literal["train", "evaluate", "attribute", "final"]
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Numbers of one learner at one step."""
 
     learner: str
@@ -17,14 +17,29 @@ class Record(msgspec.Struct, frozen=True):
     time: float  #: seconds since 1970 on the learner's host
     kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; final: whole sets, after the last step
     values: dict[str, float]
+    #: parents' gradients in that step: sender, its incarnation, its sequence number; none of them comes twice
+    applied: tuple[tuple[str, int, int], ...] = ()
 
 
-def lines(content: bytes) -> Iterator[tuple[bytes, Record]]:
+class Seal(msgspec.Struct, frozen=True):
+    """Ends what was written at one time: lines that no seal follows are not known to be whole."""
+
+    seal: int  #: sequence of the parcel; -1: written before the incarnation's first
+    learner: str
+    incarnation: int
+    ends: dict[str, int] = {}  #: bytes that count of each other file that was written with it
+
+
+def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
     """Each whole line of a learner's records and what it says; ends before one that a kill has cut."""
     for line in content.splitlines(keepends=True):
         if not line.endswith(b"\n"):
             return
-        yield line, msgspec.json.decode(line, type=Record)
+        try:
+            kind: type[Union[Record, Seal]] = Seal if line.startswith(b'{"seal"') else Record
+            yield line, msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError:
+            return
 
 
 class Evaluation:

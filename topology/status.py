@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from learners.records import lines
+from learners.records import Record, lines
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -93,7 +93,8 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
         content = content.partition(b"\n")[2]
     figures: dict[str, Any] = {}
     for _, record in lines(content):
-        figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
+        if isinstance(record, Record):
+            figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
     return figures
 
 

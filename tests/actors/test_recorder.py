@@ -5,7 +5,6 @@ import json
 import os
 import resource
 
-import msgspec
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator, event_file_loader
@@ -13,7 +12,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from actors.recorder import LAYOUT, Parcel, Recorder
-from learners.records import Record
+from learners.records import Record, lines
 
 
 def record(step, learner="top", incarnation=0, kind="train", **values):
@@ -21,14 +20,14 @@ def record(step, learner="top", incarnation=0, kind="train", **values):
     return Record(learner, incarnation, step, 1_000.0 + step, kind, values)
 
 
-def parcel(sequence, steps, learner="top", incarnation=0, plotted=True, log=()):
+def parcel(sequence, steps, learner="top", incarnation=0, plotted=True, log=(), start=0):
     records = tuple(record(step, learner, incarnation) for step in steps)
-    return Parcel(learner, incarnation, sequence, records, tuple(range(len(records))) if plotted else (), log)
+    return Parcel(learner, incarnation, sequence, records, tuple(range(len(records))) if plotted else (), log, start)
 
 
 def steps_on_disk(folder, learner="top"):
     path = folder / f"records/{learner}.jsonl"
-    return [msgspec.json.decode(line, type=Record).step for line in path.read_bytes().splitlines()]
+    return [one.step for _, one in lines(path.read_bytes()) if isinstance(one, Record)]
 
 
 def board(folder, learner="top"):
@@ -96,9 +95,8 @@ def test_records_are_readable_after_any_cut(recorder, tmp_path):
 
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        complete = whole[:cut].count(b"\n")
-        lines = path.read_bytes().split(b"\n")[:-1]
-        assert [msgspec.json.decode(line, type=Record).step for line in lines] == list(range(1, complete + 1))
+        complete = min(3, whole[:cut].count(b"\n"))  # the fourth line is the seal
+        assert steps_on_disk(tmp_path) == list(range(1, complete + 1))
         assert status._latest(path).get("step", 0) == complete
 
 
@@ -121,10 +119,10 @@ def test_two_writers_of_a_learner_in_the_same_second_lose_nothing(tmp_path, monk
     for incarnation in range(3):
         for again in range(2):  # reopened within the second, in the same process
             writer = Recorder(str(tmp_path))
-            writer.append(parcel(again, [10 * incarnation + 5 * again + 1], incarnation=incarnation))
+            steps, start = [10 * incarnation + 5 * again + 1], 10 * incarnation
+            writer.append(parcel(again, steps, incarnation=incarnation, start=start))
             writer.close()
     assert sorted(scalars(tmp_path)) == [1, 6, 11, 16, 21, 26] == steps_on_disk(tmp_path)
-    assert len(list((tmp_path / "tensorboard/top").iterdir())) >= 6  # one more where a recorder goes on from another
 
 
 def test_32_learners_at_once_each_in_a_directory_of_its_own(recorder, tmp_path):
@@ -162,6 +160,87 @@ def test_layout_picture_text_and_hyperparameters_are_there(recorder, tmp_path):
     assert values["optimizer.learning_rate"].number_value == pytest.approx(1e-3)
     assert values["hidden"].string_value == "[8]" and values["on"].bool_value is True
     assert sorted(scalars(tmp_path)) == [1, 2]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler of the program sees it."""
+
+
+def killed_after(budget, monkeypatch):
+    """From now on so many bytes reach the disk, in whichever file; then the process is gone."""
+    left, write = [budget], os.pwrite
+
+    def pwrite(descriptor, content, at):
+        part = content[: left[0]]
+        left[0] -= len(part)
+        if part:
+            write(descriptor, part, at)
+        if len(part) < len(content):
+            raise Killed
+        return len(part)
+
+    monkeypatch.setattr("actors.recorder.os.pwrite", pwrite)
+
+
+PARCELS = [
+    parcel(0, [1, 2], log=("a\n",)),
+    parcel(1, [3, 4], log=("b\n",)),
+    parcel(2, [5, 6, 7]),
+    parcel(0, [4, 5], incarnation=1, start=3, log=("c\n",)),
+    parcel(1, [6, 7, 8], incarnation=1, start=3, log=("d\n",)),
+]
+
+
+@pytest.mark.parametrize("budget", range(0, 4000, 163))
+def test_a_recorder_killed_at_any_byte_and_its_successor_write_all_once(tmp_path, monkeypatch, budget):
+    """Kill after so many bytes, wherever that is; senders send again what was not acknowledged."""
+    writer = Recorder(str(tmp_path))
+    writer.describe(np.zeros((4, 4, 3), np.uint8), {"top": {"a": 1.0}}, "version: 1")
+    done = 0
+    with monkeypatch.context() as patched:
+        killed_after(budget, patched)
+        try:
+            for one in PARCELS:
+                writer.append(one)
+                done += 1
+        except Killed:
+            pass
+    writer = Recorder(str(tmp_path))
+    for one in PARCELS[done:]:
+        writer.append(one)
+    assert steps_on_disk(tmp_path) == list(range(1, 9))
+    assert [event.step for event in board(tmp_path).Scalars("train/loss/child")] == list(range(1, 9))
+    assert (tmp_path / "logs/top.log").read_text() == "a\nb\nc\nd\n"
+    assert writer.look().latest["top"]["step"] == 8
+
+
+def test_a_later_incarnation_takes_back_what_lies_beyond_its_start(recorder, tmp_path):
+    """Case 20: checkpoint at 3, death at 7, to 9: every step once, in TensorBoard and in records."""
+    recorder.append(parcel(0, range(1, 8)))
+    recorder.append(parcel(0, range(4, 10), incarnation=1, start=3))
+    assert steps_on_disk(tmp_path) == list(range(1, 10))
+    assert [event.step for event in board(tmp_path).Scalars("train/loss/child")] == list(range(1, 10))
+
+
+def test_what_a_closed_incarnation_still_sends_is_acknowledged_and_does_not_count(recorder, tmp_path):
+    """A frozen learner's calls may arrive after its successor's."""
+    recorder.append(parcel(0, [1, 2]))
+    recorder.append(parcel(0, [2, 3], incarnation=1, start=1))
+    for writer in (recorder, Recorder(str(tmp_path))):
+        writer.append(parcel(1, [3, 4, 5]))
+        assert steps_on_disk(tmp_path) == [1, 2, 3] and writer.look().latest["top"]["step"] == 3
+
+
+def test_a_refused_parcel_of_a_new_incarnation_takes_back_again(recorder, tmp_path, narrow):
+    recorder.append(parcel(0, range(1, 6)))
+    recorder.append(parcel(1, range(6, 12)))
+    narrow(10)
+    with pytest.raises(OSError):
+        recorder.append(parcel(0, [3], incarnation=1, start=2))
+    narrow(resource.RLIM_INFINITY)
+    recorder.append(parcel(0, [3], incarnation=1, start=2))
+    assert steps_on_disk(tmp_path) == [1, 2, 3]
+    assert [event.step for event in board(tmp_path).Scalars("train/loss/child")] == [1, 2, 3]
 
 
 @pytest.fixture
@@ -224,5 +303,5 @@ def test_a_learner_whose_parcel_is_refused_does_not_stop_another(recorder, tmp_p
 
 def test_a_value_that_is_not_a_number_leaves_the_records_readable(recorder, tmp_path):
     recorder.append(Parcel("top", 0, 0, (record(1, loss=float("nan"), other=2.0),), (0,), ()))
-    (line,) = (tmp_path / "records/top.jsonl").read_text().splitlines()
+    line, _ = (tmp_path / "records/top.jsonl").read_text().splitlines()
     assert json.loads(line)["values"] == {"loss": None, "other": 2.0}
