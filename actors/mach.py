@@ -391,7 +391,7 @@ class MachWorker:
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
-            steps=self._exchange.version,
+            steps=self._network.version,
             seconds=ended - self._started,
             final=self._final,
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},

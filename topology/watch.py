@@ -97,7 +97,7 @@ class Watch:
         self._running = True
         description = self._actors.recorder.describe.remote(*_described(self._topology))
         self._pending = {actor.run.remote(): name for name, actor in self._actors.learners.items()}
-        self._tell(f"{len(self._pending)} learners are training; run folder {self._outcome.folder}")
+        self._tell(f"training {', '.join(self._actors.learners)}; run folder {self._outcome.folder}")
         while self._pending:
             self._collect(POLL_SECONDS)
             self._look()
