@@ -78,13 +78,10 @@ class Watch:
             self._train()
         except KeyboardInterrupt:
             self._outcome.status = outcome.INTERRUPTED
-            with suppress(KeyboardInterrupt):
-                self._tell("interrupted: the learners write down what they have (once more ends at once)")
-                self._stop()
+            self._whatever_happens(self._stop)
         except Exception as error:  # a fault of Ray or of ours must end the run in words, with nothing left behind
             self._problem(str(error) if isinstance(error, NotReady) else f"the run has ended: {_words(error)}")
-        with suppress(KeyboardInterrupt):
-            self._close()
+        self._whatever_happens(self._close)
         self._outcome.seconds = time.monotonic() - began
         self._write_down()
         return self._outcome
@@ -185,7 +182,20 @@ class Watch:
 
     # -- the end
 
+    def _whatever_happens(self, act: Callable[[], None]) -> None:
+        """A part of the end: neither a fault nor another interrupt, which cuts it short, stops the parts after it."""
+        try:
+            act()
+        except KeyboardInterrupt:
+            self._tell("interrupted again")
+        except Exception as error:
+            self._problem(f"while the run was ended: {_words(error)}")
+
     def _stop(self) -> None:
+        if not self._running:
+            self._tell("interrupted")
+            return
+        self._tell("interrupted: the learners write down what they have (once more ends at once)")
         for actor in self._actors.learners.values():
             actor.stop.remote()
         deadline = time.monotonic() + STOP_SECONDS

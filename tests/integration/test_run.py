@@ -387,7 +387,8 @@ def test_a_killed_driver_leaves_nothing_running_and_readable_files(machworks, ch
     run.says("learner top", 120)
     run.signal(signal.SIGKILL)
     run.status(10)
-    assert leftovers(run, within=20) == {}  # Ray's agents look after their parents every few seconds
+    # two of Ray's own agents go on looking for the dead control service, for a minute at most
+    assert leftovers(run, within=10, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent")) == {}
     (folder,) = (tmp_path / "runs").iterdir()
     steps = [record["step"] for record in records(folder, "top") if record["kind"] == "train"]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) > 10
