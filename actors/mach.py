@@ -133,7 +133,7 @@ class MachWorker:
             name=setup.name,
             incarnation=setup.incarnation,
             children=setup.children,
-            parents=tuple(setup.parents),
+            parents=setup.parents,
             embedding=self._options.embedding,
             features=(data.width, data.dtype),
             data={fingerprint: len(split) for fingerprint, split in self._splits.items()},

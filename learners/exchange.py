@@ -104,6 +104,7 @@ class _Child(_Peer):
 
 @dataclass
 class _Parent(_Peer):
+    rows: int = 0  #: of its batches; more in one message do not fit into what is compiled
     ended: bool = False
     asks: deque[Ask] = field(default_factory=deque)
     gradients: deque[Gradient] = field(default_factory=deque)
@@ -115,7 +116,7 @@ class Exchange:
     Args:
         name, incarnation: of this learner.
         children: width of each child's embedding, in the order of concatenation.
-        parents: names of the learners that ask this one.
+        parents: batch size of each learner that asks this one.
         embedding: own width, which gradients must have.
         features: width and type of rows that come by value.
         data: number of rows of each split that can be referred to, by fingerprint.
@@ -131,7 +132,7 @@ class Exchange:
         name: str,
         incarnation: int,
         children: Mapping[str, int],
-        parents: tuple[str, ...],
+        parents: Mapping[str, int],
         embedding: int,
         features: tuple[int, str],
         data: Mapping[str, int],
@@ -142,7 +143,7 @@ class Exchange:
     ) -> None:
         self._name, self._incarnation = name, incarnation
         self._children = {child: _Child(child, width=width) for child, width in children.items()}
-        self._parents = {parent: _Parent(parent) for parent in parents}
+        self._parents = {parent: _Parent(parent, rows=size) for parent, size in parents.items()}
         self._peers: dict[str, _Peer] = {**self._children, **self._parents}
         self._embedding, self._features, self._data = embedding, features, dict(data)
         self._batch, self._steps, self._limits = batch, steps, limits
@@ -256,7 +257,7 @@ class Exchange:
         return []
 
     def _ask(self, parent: _Parent, message: Ask) -> list[Instruction]:
-        reason = self._batch_fault(message.batch)
+        reason = self._batch_fault(message.batch, parent.rows)
         if reason:
             return self._poisoned(parent, message, reason)
         parent.poison[Ask] = 0
@@ -266,7 +267,8 @@ class Exchange:
     def _gradient(self, parent: _Parent, message: Gradient) -> list[Instruction]:
         if self._done:
             return self._refuse(message, "finished")
-        reason = self._batch_fault(message.batch) or _array_fault(message.gradient, message.batch.size, self._embedding)
+        reason = self._batch_fault(message.batch, parent.rows)
+        reason = reason or _array_fault(message.gradient, message.batch.size, self._embedding)
         if message.version > self.version:
             reason = reason or "version from the future"
         if reason:
@@ -300,17 +302,17 @@ class Exchange:
             return []
         return [Accuse(message.sender, message.incarnation, f"{type(message).__name__.lower()}: {reason}")]
 
-    def _batch_fault(self, batch: Batch) -> str:
+    def _batch_fault(self, batch: Batch, most: int) -> str:
         if isinstance(batch, Features):
             width, kind = self._features
-            if batch.values.ndim != 2 or not len(batch.values) or batch.values.shape[1] != width:
+            if batch.values.ndim != 2 or batch.values.shape[1] != width or not 0 < batch.size <= most:
                 return "wrong shape"
             if batch.values.dtype != np.dtype(kind):
                 return "wrong type"
             return "" if batch.values.dtype.kind in "iu" or np.isfinite(batch.values).all() else "not finite"
         if batch.data not in self._data:
             return "unknown data"
-        if batch.numbers.ndim != 1 or not len(batch.numbers):
+        if batch.numbers.ndim != 1 or not 0 < batch.size <= most:
             return "wrong shape"
         if batch.numbers.dtype.kind not in "iu":
             return "wrong type"

@@ -188,7 +188,7 @@ class Mach(tf.Module):
 
     def save(self) -> Dict[str, np.ndarray]:
         """The whole state, by name."""
-        state = {name: np.array(variable) for name, variable in self._named()}
+        state = {name: variable.numpy().copy() for name, variable in self._named()}
         state.update({f"counts/{name}": np.array(count) for name, count in self.counts.items()})
         return state
 

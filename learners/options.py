@@ -75,7 +75,7 @@ class Exchange(Options, frozen=True):
     ] = 1.0
     queue: Annotated[
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
-    ] = 4
+    ] = 8
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
 
 
@@ -100,7 +100,8 @@ class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):
     resources: Annotated[
         dict[str, NotNegative],
         Meta(
-            description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, and any custom resource"
+            description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, "
+            "and any custom resource"
         ),
     ] = {}
 

@@ -127,6 +127,7 @@ def _exchanges(topology: Topology) -> Iterator[Finding]:
             yield f"{path}.patience", f"{exchange.patience:g} s is longer than {limit}"
         for child in topology.children_of(name):
             below = topology.learners.get(child)
-            if below is not None and below.exchange.queue < exchange.in_flight:
+            most = 2 * exchange.in_flight + 1  # for the step, in flight behind it, and as many for held-out rows
+            if below is not None and below.exchange.queue < most:
                 room = f"the queue of '{child}', which keeps {below.exchange.queue} a parent and drops the rest"
-                yield f"{path}.in_flight", f"{exchange.in_flight} requests do not fit in {room}"
+                yield f"{path}.in_flight", f"with {exchange.in_flight}, {most} requests may be open; not in {room}"

@@ -37,8 +37,8 @@ B, E, F, STEPS, N = 4, 3, 5, 50, 100
 LIMITS = Limits(in_flight=2, patience=1.0, time_limit=10.0, max_staleness=5, queue=3, clip=1.0)
 
 
-def batch(number):
-    return Rows("data", np.arange(number * B, number * B + B, dtype=np.int32) % N)
+def batch(number, size=B):
+    return Rows("data", np.arange(number * B, number * B + size, dtype=np.int32) % N)
 
 
 def machine(children=(), parents=(), limits=LIMITS, **more):
@@ -46,7 +46,7 @@ def machine(children=(), parents=(), limits=LIMITS, **more):
         name="me",
         incarnation=0,
         children=dict.fromkeys(children, E),
-        parents=tuple(parents),
+        parents=dict.fromkeys(parents, B),
         embedding=E,
         features=(F, "<f4"),
         data={"data": N},
@@ -299,6 +299,9 @@ def test_reordered_asks_name_the_ask_they_answer():
         (Rows("data", np.zeros((0,), np.int32)), "wrong shape"),
         (Rows("data", np.zeros(B, np.float32)), "wrong type"),
         (Features(np.zeros((B, F + 1), np.float32)), "wrong shape"),
+        (Rows("data", np.zeros(B + 1, np.int32)), "wrong shape"),
+        (Features(np.zeros((B + 1, F), np.float32)), "wrong shape"),
+        (Features(np.zeros(B, np.float32)), "wrong shape"),
         (Features(np.zeros((B, F), np.uint8)), "wrong type"),
         (Features(np.full((B, F), np.nan, np.float32)), "not finite"),
     ],
@@ -361,6 +364,7 @@ def test_reordered_gradients_are_each_applied():
         ({"gradient": np.full((B, E), 1e30, np.float32)}, "not finite"),
         ({"gradient": np.zeros((B - 1, E), np.float32)}, "wrong shape"),
         ({"gradient": np.zeros((B, E), np.float16)}, "wrong type"),
+        ({"batch": batch(0, B + 1), "gradient": np.zeros((B + 1, E), np.float32)}, "wrong shape"),
         ({"batch": Rows("other", np.arange(B, dtype=np.int32))}, "unknown data"),
         ({"version": 99}, "version from the future"),
     ],

@@ -377,12 +377,12 @@ def options(path: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
         },
         "synthetic": {"hidden": widths, "weight": rate},
         "exchange": {
-            "in_flight": st.integers(1, 4),
+            "in_flight": st.integers(1, 3),
             "patience": share,
             "time_limit": st.floats(1.0, 1e9),
             "max_staleness": whole,
             "clip": rate,
-            "queue": st.integers(4, 99),
+            "queue": st.integers(7, 99),
             "gradients": st.booleans(),
         },
         "learner": {
