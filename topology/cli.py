@@ -1,6 +1,7 @@
 """The command line of machworks.
 
-Exit status: 0 done, 1 a learner failed for good, 2 the file or the command is wrong, 130 interrupted.
+Exit status: 0 done, 1 a learner failed for good or records could not be written, 2 the file or the command is wrong,
+130 interrupted.
 """
 
 import argparse
