@@ -166,7 +166,7 @@ class MachWorker:
         self._evaluations: dict[tuple[str, int], Evaluation] = {}
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = {}
-        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
+        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder, self._network.version)
         self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
@@ -465,7 +465,7 @@ class MachWorker:
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
-            steps=self._exchange.version,
+            steps=self._network.version,
             seconds=ended - self._started,
             final=self._final,
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},

@@ -98,7 +98,9 @@ class Outgoing:
             records = tuple(record for record, _ in self._waiting)
             plotted = tuple(index for index, (_, chosen) in enumerate(self._waiting) if chosen)
             lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
-            self._parcel = Parcel(self._learner, self._incarnation, self._sequence, records, plotted, lines, self._start)
+            self._parcel = Parcel(
+                self._learner, self._incarnation, self._sequence, records, plotted, lines, self._start
+            )
             self._waiting, self._added, self._stride = [], 0, 1
             self._sequence += 1
         if self._parcel is not None:

@@ -1,6 +1,7 @@
 """The command line of machworks.
 
-Exit status: 0 done, 1 a learner failed for good, 2 the file or the command is wrong, 130 interrupted.
+Exit status: 0 done, 1 a learner failed for good or records could not be written, 2 the file or the command is wrong,
+130 interrupted.
 """
 
 import argparse
@@ -33,6 +34,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refused(arguments, ValueError(f"{error.filename}: {error.strerror}"))
 
 
 def _refused(arguments: Arguments, error: ValueError) -> int:
@@ -225,7 +230,10 @@ def _tensorboard(arguments: Arguments) -> int:
         f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)",
         flush=True,
     )
-    return subprocess.call([sys.executable, "-m", "tensorboard.main", *where])
+    os.execv(
+        sys.executable, [sys.executable, "-m", "tensorboard.main", *where]
+    )  # signals reach it, and its status is ours
+    raise AssertionError("unreachable")
 
 
 def _bench(arguments: Arguments) -> int:
@@ -330,7 +338,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        parser.exit(0, f"machworks {version('machworks')}\n")
+        print(f"machworks {version('machworks')}")
+        parser.exit()
 
 
 def _takes_file(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:

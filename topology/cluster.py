@@ -56,6 +56,8 @@ def connected(address: Optional[str]) -> Iterator[Any]:
             except (OSError, RuntimeError) as error:  # unlike versions, nothing at `auto`, no token
                 text = str(error).strip().splitlines()[0]
                 raise Refused(f"Ray{f' at --address {address}' if address else ''}: {text}") from error
+            except SystemExit:  # what Ray makes of SIGTERM
+                raise KeyboardInterrupt from None
             listen()  # Ray has set a handler of its own
             yield ray
         finally:

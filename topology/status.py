@@ -17,7 +17,15 @@ from learners.records import Record, lines
 
 def runs(folder: Path) -> list[dict[str, Any]]:
     """All runs under `folder`, oldest first."""
-    return [read(path.parent) for path in sorted(folder.glob("*/run.json"), key=lambda path: path.stat().st_mtime)]
+    return [_listed(path.parent) for path in sorted(folder.glob("*/run.json"), key=lambda path: path.stat().st_mtime)]
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    """One run; a damaged one must not hide the others."""
+    try:
+        return read(folder)
+    except ValueError:
+        return {"run": str(folder), "state": "unreadable", "status": None, "learners": {}}
 
 
 def newest(folder: Path) -> Path:
@@ -33,7 +41,10 @@ def read(folder: Path) -> dict[str, Any]:
     manifest = folder / "run.json"
     if not manifest.is_file():
         raise ValueError(f"{folder}: not a run folder: it has no run.json")
-    content = json.loads(manifest.read_text())
+    try:
+        content = json.loads(manifest.read_text())
+    except ValueError as error:
+        raise ValueError(f"{manifest}: not readable: {error}") from error
     learners = {path.stem: _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))}
     known = [figures["incarnation"] for figures in learners.values() if "incarnation" in figures]
     return {

@@ -99,6 +99,7 @@ class Watch:
         self._sets = _Sets(checkpoint.last_number(folder / "checkpoints"))
         self._latest: Live = {}
         self._faulty = False
+        self._running = False
 
     def to_the_end(self) -> outcome.Outcome:
         """Start the learners, watch them, end everything; the outcome says what came of it."""
@@ -107,13 +108,10 @@ class Watch:
             self._train()
         except KeyboardInterrupt:
             self._outcome.status = outcome.INTERRUPTED
-            with suppress(KeyboardInterrupt):
-                self._tell("interrupted: the learners write down what they have (once more ends at once)")
-                self._stop()
+            self._whatever_happens(self._stop)
         except Exception as error:  # a fault of Ray or of ours must end the run in words, with nothing left behind
             self._problem(str(error) if isinstance(error, NotReady) else f"the run has ended: {_words(error)}")
-        with suppress(KeyboardInterrupt):
-            self._close()
+        self._whatever_happens(self._close)
         self._outcome.seconds = time.monotonic() - began
         self._write_down()
         return self._outcome
@@ -129,7 +127,8 @@ class Watch:
         description = self._crew.recorder.describe.remote(*_described(self._topology))
         for learner in self._learners.values():
             self._run(learner)
-        self._tell(f"{len(self._learners)} learners are training; run folder {self._folder}")
+        self._running = True
+        self._tell(f"training {', '.join(self._learners)}; run folder {self._folder}")
         while not all(learner.over for learner in self._learners.values()):
             self._turn(POLL_SECONDS)
         self._save(self._learners.values())  # the last set holds what each has come to
@@ -161,7 +160,6 @@ class Watch:
         if incarnation:
             for line in ignored:
                 self._tell_set(line)
-            self._must(self._crew.recorder.begin.remote(name, incarnation, step), f"records of {name}")
             self._tell(f"{name} goes on from step {step}" + ("" if state else ": no checkpoint set has it"))
         actor = self._crew.start(name, incarnation, state)
         return _Learner(name, incarnation, actor, actor.ready.remote(), time.monotonic(), step=step)
@@ -370,10 +368,21 @@ class Watch:
 
     # -- the end
 
+    def _whatever_happens(self, act: Callable[[], None]) -> None:
+        """A part of the end: neither a fault nor another interrupt, which cuts it short, stops the parts after it."""
+        try:
+            act()
+        except KeyboardInterrupt:
+            self._tell("interrupted again")
+        except Exception as error:
+            self._problem(f"while the run was ended: {_words(error)}")
+
     def _stop(self) -> None:
         """A set of what there is, then the end of every learner's loop."""
-        if self._crew is None:
+        if not self._running:
+            self._tell("interrupted")
             return
+        self._tell("interrupted: the learners write down what they have (once more ends at once)")
         deadline = time.monotonic() + STOP_SECONDS
         self._save(learner for learner in self._learners.values() if learner.running is not None or learner.over)
         for learner in self._learners.values():

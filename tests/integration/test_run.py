@@ -44,14 +44,14 @@ def test_a_fresh_run_ends_with_everything_written_and_nothing_left(machworks, ch
         assert f"{name}: process" in Path(outcome["run"], "logs", f"{name}.log").read_text()
     assert 0.0 < outcome["learners"]["bottom"]["accuracies"]["test/accuracy/child"] <= 1.0
     assert outcome["learners"]["top"]["bytes"]["sent inline"] > 0
-    assert "3 learners are training" in Path(outcome["run"], "logs", "driver.log").read_text()
+    assert "training bottom, middle, top" in Path(outcome["run"], "logs", "driver.log").read_text()
     manifest = json.loads(Path(outcome["run"], "run.json").read_text())
     assert manifest["state"] == "ended" and manifest["outcome"] == outcome
     assert leftovers(run, within=10) == {}
 
 
 def test_two_chains_at_once_on_a_running_cluster(machworks, cluster):
-    """private.yaml sends features, two-children.yaml joins embeddings of unlike widths; each has a folder of its own."""
+    """private.yaml sends features, two-children.yaml joins embeddings of unlike widths; each has its own folder."""
     sets = ("defaults.steps=20", "defaults.hidden=[16]", "defaults.synthetic.hidden=[16]", "record.attribution=0")
     options = ("--json", "--address", cluster, *(part for one in sets for part in ("--set", one)))
     runs = {name: machworks("run", CHAINS / f"{name}.yaml", *options) for name in ("private", "two-children")}
@@ -238,10 +238,10 @@ def test_a_script_with_its_own_loguru_ray_and_tf_data(program, chain, cluster, t
     assert script.status() == 0, script.err
     mine = log.read_text().splitlines()
     assert mine[0] == "INFO before" and mine[-2:] == ["WARNING from the standard library", "INFO after"]
-    assert any("3 learners are training" in line for line in mine)  # the run's events are logged as usual
+    assert any("training bottom, middle, top" in line for line in mine)  # the run's events are logged as usual
     folder = Path(script.out.splitlines()[-1])
     ours = (folder / "logs" / "driver.log").read_text()
-    assert "3 learners are training" in ours and "before" not in ours and "standard library" not in ours
+    assert "training bottom, middle, top" in ours and "before" not in ours and "standard library" not in ours
     for name in ("bottom", "middle", "top"):
         (line,) = (folder / "logs" / f"{name}.log").read_text().splitlines()
         assert f"{name}: process" in line
@@ -308,9 +308,9 @@ name: failing
 seed: 7
 data: {name: digits}
 record: {every: 1000, attribution: 0}
-defaults: {batch_size: 16, steps: 3000, hidden: [64, 64], embedding: 8, synthetic: {hidden: [8]}}
+defaults: {batch_size: 16, steps: 1500, hidden: [64, 64], embedding: 8, synthetic: {hidden: [8]}}
 learners:
-  wild: {kind: mach, optimizer: {name: sgd, learning_rate: 1e12}, resources: {cpus: 0.25}}
+  wild: {kind: mach, optimizer: {name: sgd, learning_rate: 1e30}, resources: {cpus: 0.25}}
   above: {kind: mach, child: wild, resources: {cpus: 0.25}}
   bottom: {kind: mach}
   middle: {kind: mach, child: bottom, steps: 1000000}
@@ -334,7 +334,7 @@ def test_one_learner_diverges_and_another_is_killed_and_the_others_finish(
     outcome = run.json
     status = {name: reached["status"] for name, reached in outcome["learners"].items()}
     assert status == {"wild": "failed", "above": "done", "bottom": "done", "middle": "failed", "top": "done"}
-    assert {outcome["learners"][name]["steps"] for name in ("above", "bottom", "top")} == {3000}
+    assert {outcome["learners"][name]["steps"] for name in ("above", "bottom", "top")} == {1500}
     assert 20 < outcome["learners"]["middle"]["steps"] < 1_000_000
     (wild,) = [line for line in outcome["problems"] if "wild" in line]
     assert re.search(r"learners\.wild: step \d+: .*no longer finite; try a smaller optimizer.learning_rate", wild)
@@ -377,7 +377,7 @@ def test_sigterm_while_ray_starts(machworks, chain, leftovers):
     run.says("training, ", 60)  # the line about the data, just before
     time.sleep(1.0)
     run.signal(signal.SIGTERM)
-    assert run.status(15) in (130, -signal.SIGTERM), run.err
+    assert run.status(20) == 130, run.err
     assert leftovers(run, within=10) == {} and "Traceback" not in run.err
 
 
@@ -387,7 +387,8 @@ def test_a_killed_driver_leaves_nothing_running_and_readable_files(machworks, ch
     run.says("learner top", 120)
     run.signal(signal.SIGKILL)
     run.status(10)
-    assert leftovers(run, within=10) == {}
+    # two of Ray's own agents go on looking for the dead control service, for a minute at most
+    assert leftovers(run, within=10, but=("ray::DashboardAgent", "ray::RuntimeEnvAgent")) == {}
     (folder,) = (tmp_path / "runs").iterdir()
     steps = [record["step"] for record in records(folder, "top") if record["kind"] == "train"]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) > 10
