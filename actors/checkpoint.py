@@ -83,6 +83,16 @@ def read(found: CheckpointSet, learner: str) -> bytes:
     return (found.folder / f"{learner}.safetensors").read_bytes()
 
 
+def carry(folder: Path, number: int, found: CheckpointSet, learner: str) -> None:
+    """Put a learner's file of a complete set into set `number` too; on disk when this returns."""
+    write(folder, number, learner, read(found, learner))
+
+
+def discard(folder: Path, number: int) -> None:
+    """Remove a set that will not become complete."""
+    shutil.rmtree(_set_folder(folder, number), ignore_errors=True)
+
+
 def last_number(folder: Path) -> int:
     """The highest number that any set has, complete or not; -1 where there is none."""
     return max(_numbers(folder), default=-1)
@@ -98,7 +108,7 @@ def prune(folder: Path, keep: int) -> None:
     oldest = complete_sets[-keep]
     for number in _numbers(folder):
         if number < oldest:
-            shutil.rmtree(_set_folder(folder, number), ignore_errors=True)
+            discard(folder, number)
 
 
 def _examined(place: Path) -> tuple[str, dict[str, int]]:

@@ -11,8 +11,9 @@ Ray runs `run` in one thread, which owns the weights, and everything else in ano
 
 import os
 import platform
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Optional
@@ -106,11 +107,21 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """Where a child or a parent is."""
+
+    name: str
+    incarnation: int
+    handle: Any  #: None: this incarnation is over
+    forever: bool = False  #: and no other follows
+
+
+@dataclass(frozen=True)
 class Beat:
     """A sign of life."""
 
     step: int
-    idle: float  #: seconds since the training thread last looked at its inbox
+    idle: float  #: seconds since the training thread last looked at its inbox; 0 before it begins and once it ends
     accused: tuple[tuple[str, int, str], ...]  #: neighbours (and incarnation, and why) refused three times in a row
 
 
@@ -165,22 +176,25 @@ class MachWorker:
         self._stopped = False
         self._evaluations: dict[tuple[str, int], Evaluation] = {}
         self._pieces: dict[tuple[str, int, int], Rows] = {}
-        self._final: dict[str, float] = {}
+        self._final: dict[str, float] = dict(about["final"]) if about else {}
+        self._evaluated = bool(self._final)  # on the whole sets, after the last step
         self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder, self._network.version)
         self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
-        self._upload = Upload(setup.name, setup.keeper, setup.upload)
+        self._upload = Upload(setup.name, setup.keeper, setup.upload, self._outgoing.log)
         self._wanted_sets: SimpleQueue[int] = SimpleQueue()
+        self._saved: list[tuple[int, tuple[Any, ...]]] = []  # states, each with how many records lie before it
         self._accused: list[tuple[str, int, str]] = []
-        self._turn = time.monotonic()
-        self._left = False
+        self._turn: Optional[float] = None
+        self._left = False  # nothing changes any more, and either thread may save
+        self._leaving = threading.Lock()
 
     # -- called by others, in the second thread
 
     def ready(self) -> str:
-        """Answers once the learner is built and compiled."""
-        return self._setup.name
+        """Answers once the learner is built and compiled: where it is."""
+        return f"process {os.getpid()} on {platform.node()}"
 
     def receive(self, *messages: Message) -> None:
         """Messages of one neighbour, in order."""
@@ -203,14 +217,16 @@ class MachWorker:
     def beat(self) -> Beat:
         """A sign of life, and whom this learner accuses since the last one."""
         accused, self._accused = tuple(self._accused), []
-        idle = 0.0 if self._left else time.monotonic() - self._turn
+        turn = self._turn
+        idle = 0.0 if turn is None else time.monotonic() - turn
         return Beat(self._exchange.version, idle, accused)
 
     def save(self, number: int) -> None:
         """Send the state for checkpoint set `number`, as it is after the current step."""
         self._wanted_sets.put(number)
         if self._left:  # nobody changes it any more
-            self._save_wanted()
+            with self._leaving:
+                self._save_wanted()
         self._inbox.put(Tick(time.monotonic()))
 
     def stop(self) -> None:
@@ -220,9 +236,14 @@ class MachWorker:
 
     # -- the loop, in the first thread
 
-    def run(self) -> Summary:
+    def run(self, neighbours: Sequence[Neighbour] = ()) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
-        self._outgoing.log.info("{}: process {} on {}", self._setup.name, os.getpid(), platform.node())
+        self._outgoing.log.info("{}: {}", self._setup.name, self.ready())
+        for one in neighbours:
+            if one.handle is None:
+                self.close(one.name, one.incarnation, one.forever)
+            else:
+                self.open(one.name, one.incarnation, one.handle)
         self._started, self._speed = time.monotonic(), _Speed(self._network.version)
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
@@ -239,6 +260,7 @@ class MachWorker:
                 else:
                     events += self._perform(instruction)
             self._outgoing.send_if_due()
+            self._send_saved()
         if events:  # the step before the stop is done: a state saved now must say so
             self._exchange.handle(*events)
         return self._summary()
@@ -273,6 +295,8 @@ class MachWorker:
         if step < self._options.steps:
             return [Ready(step, time.monotonic())]
         self._ended = time.monotonic()
+        if self._evaluated:  # by a former incarnation
+            return [Done(self._ended)]
         whole = {"validation": self._validation, "test": self._test}
         return [want for name, split in whole.items() for want in self._wants(name, step, len(split))]
 
@@ -337,8 +361,8 @@ class MachWorker:
         if final:
             self._final |= values
         # an earlier evaluation, of which requests were lost, may be the last to complete
-        ended = not self._evaluations and self._network.version == self._options.steps
-        return [Done(time.monotonic())] if ended else []
+        self._evaluated = not self._evaluations and self._network.version == self._options.steps
+        return [Done(time.monotonic())] if self._evaluated else []
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
@@ -347,9 +371,15 @@ class MachWorker:
     # -- the whole state
 
     def _save_wanted(self) -> None:
-        """Between two steps: what the network has done the exchange knows of."""
+        """Between two steps: what the network has done the exchange knows of.
+
+        After the last step only with its evaluation: who goes on from there has nothing left to do.
+        """
+        step = self._exchange.version
+        if step == self._options.steps and not (self._evaluated or self._stopped):
+            return
         while not self._wanted_sets.empty():
-            number, step = self._wanted_sets.get(), self._exchange.version
+            number = self._wanted_sets.get()
             assert step == self._network.version, "a state is saved between two steps"
             about = {
                 "learner": self._setup.name,
@@ -357,11 +387,18 @@ class MachWorker:
                 "position": asdict(self._exchange.position),
                 "counts": dict(self._exchange.counts),
                 "bytes": dict(self._transport.bytes),
+                "final": self._final,
                 "example": self._setup.data.example,
                 "scale": self._setup.data.scale,
                 "offset": self._setup.data.offset,
             }
-            self._upload.put(number, step, self._network.save(), about)
+            self._saved.append((self._outgoing.taken, (number, step, self._network.save(), about)))
+        self._send_saved()
+
+    def _send_saved(self) -> None:
+        """Send states whose records are written: who goes on from one finds every step before it in the records."""
+        while self._saved and (self._left or self._saved[0][0] <= self._outgoing.settled):
+            self._upload.put(*self._saved.pop(0)[1])
 
     def _restored(self) -> Optional[dict[str, Any]]:
         """Take over the state that this incarnation goes on from; what was noted beside it."""
@@ -441,10 +478,19 @@ class MachWorker:
         values["speed/steps_per_second"] = self._speed.at(step)
         values["train/learning_rate"] = self._rate(step - 1)
         curve = max(1, self._setup.record.every // CURVE_POINTS)
-        self._note(step, "train", values, plotted=step % curve == 0 or step == self._options.steps)
+        applied = tuple((g.sender, g.incarnation, g.sequence) for g in instruction.gradients)
+        self._note(step, "train", values, applied, plotted=step % curve == 0 or step == self._options.steps)
 
-    def _note(self, step: int, kind: Kind, values: dict[str, float], *, plotted: bool = True) -> None:
-        record = Record(self._setup.name, self._setup.incarnation, step, time.time(), kind, values)
+    def _note(
+        self,
+        step: int,
+        kind: Kind,
+        values: dict[str, float],
+        applied: tuple[tuple[str, int, int], ...] = (),
+        *,
+        plotted: bool = True,
+    ) -> None:
+        record = Record(self._setup.name, self._setup.incarnation, step, time.time(), kind, values, applied)
         self._outgoing.add(record, plotted=plotted)
 
     def _diverged(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -458,14 +504,16 @@ class MachWorker:
         raise Diverged(text)
 
     def _summary(self) -> Summary:
-        self._left = True
-        self._save_wanted()
+        self._turn = None
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
+        with self._leaving:
+            self._left = True
+            self._save_wanted()
         ended = self._ended if self._final else time.monotonic()
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
-            steps=self._network.version,
+            steps=self._exchange.version,
             seconds=ended - self._started,
             final=self._final,
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},

@@ -44,6 +44,9 @@ class Outgoing:
         self._last = time.monotonic()
         #: records given up while nothing could be written
         self.dropped = 0
+        #: records taken so far; how many of these are written or given up
+        self.taken = self.settled = 0
+        self._sent = 0  # of `taken`, with the parcel that is on its way
         #: a logger whose lines go into the learner's file in the run folder
         self.log = logger.bind(machworks_learner=(learner, incarnation))
         # a sink of our own, by its number: the host's program may have others
@@ -60,6 +63,7 @@ class Outgoing:
 
     def add(self, record: Record, *, plotted: bool) -> None:
         """Take a record; `plotted` says whether TensorBoard gets it too."""
+        self.taken += 1
         self._added += 1
         if self._added % self._stride and record.kind != "final":
             self.dropped += 1
@@ -98,11 +102,11 @@ class Outgoing:
             records = tuple(record for record, _ in self._waiting)
             plotted = tuple(index for index, (_, chosen) in enumerate(self._waiting) if chosen)
             lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
-            self._parcel = Parcel(
-                self._learner, self._incarnation, self._sequence, records, plotted, lines, self._start
-            )
+            about = (self._learner, self._incarnation, self._sequence)
+            self._parcel = Parcel(*about, records, plotted, lines, self._start)
             self._waiting, self._added, self._stride = [], 0, 1
             self._sequence += 1
+            self._sent = self.taken
         if self._parcel is not None:
             self._outcome = self._recorder.append.remote(self._parcel)
 
@@ -111,7 +115,7 @@ class Outgoing:
             return
         try:
             ray.get(self._outcome)
-            self._parcel = None
+            self._parcel, self.settled = None, self._sent
         except ray.exceptions.RayError:
             pass  # the recorder has told the driver why, or is dead: the parcel goes again
         self._outcome = None

@@ -145,7 +145,7 @@ class Checkpoint(Options, frozen=True):
     """When the state of all learners is saved."""
 
     every: Annotated[
-        int, Meta(ge=0, description="steps of the learner that is furthest ahead between two sets; 0: only at the end")
+        int, Meta(ge=0, description="steps of any learner between two sets of all; 0: only at the end")
     ] = 500
     keep: Annotated[int, Meta(ge=1, description="complete sets that are kept")] = 3
     upload: Annotated[
@@ -183,3 +183,7 @@ class Topology(Options, frozen=True, kw_only=True):
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the learners that ask `name`, in the order of the file."""
         return tuple(other for other in self.learners if name in self.children_of(other))
+
+    def around(self, name: str) -> tuple[str, ...]:
+        """Names of its children and parents."""
+        return (*self.children_of(name), *self.parents_of(name))

@@ -116,8 +116,12 @@ def _detached(arguments: Arguments) -> int:
         pass_fds=(writing,),
     )
     os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read().strip()  # until it writes where the run is, or ends
+    try:
+        with os.fdopen(reading) as pipe:
+            said = pipe.read().strip()  # until it writes where the run is, or ends
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
     if not said:
         print(Path(log).read_text(), end="", file=sys.stderr)
         return process.wait()

@@ -17,9 +17,10 @@ from learners.options import Topology
 from topology import cluster, parse, shadow, status
 from topology.cluster import Refused, refuse
 from topology.crew import Crew
+from topology.figures import Live
 from topology.outcome import Outcome, new_folder, write_manifest
 from topology.placement import missing
-from topology.watch import Live, Watch
+from topology.watch import Watch
 
 __all__ = ["Live", "Outcome", "Refused", "resume", "run"]
 
@@ -73,19 +74,23 @@ def resume(
     """Go on with a run from its newest complete checkpoint set, in the same folder; see `run` for the rest.
 
     Raises:
-        ValueError: also if the folder is not that of a run, the run still goes on, or has no complete set.
+        ValueError: also if the folder is not that of a run, the run still goes on or is done, or it has no complete set.
     """
     before = status.read(folder)
     if before["state"] == "running":
         raise Refused(f"{folder}: this run still goes on (machworks stop {folder} ends it)")
+    if before["status"] == 0:
+        raise Refused(f"{folder}: this run is done: every learner has taken its steps")
     found, ignored = checkpoint.newest(folder / "checkpoints")
     if found is None:
         raise Refused("\n".join([f"{folder}: it has no complete checkpoint set to go on from", *ignored]))
+    for line in ignored:
+        tell(line)
     topology = parse.load(folder / "chain.yaml")
     beside = Path(before["beside"])
 
     def again() -> Path:
-        write_manifest(folder, topology, {"state": "running"})
+        write_manifest(folder, topology, {"state": "running", "outcome": None})
         return folder.resolve()
 
     return _go(topology, again, before["incarnation"] + 1, address, beside, tell, show)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import msgspec
 
@@ -120,6 +120,7 @@ def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) ->
         "seed": topology.seed,
         "host": platform.node(),
         "process": os.getpid(),
+        "born": born(os.getpid()),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages},
         "commit": _commit(),
@@ -129,6 +130,18 @@ def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) ->
     partial = folder / "run.partial"
     partial.write_text(json.dumps(content, indent=2) + "\n")
     partial.replace(path)
+
+
+def born(process: int) -> Optional[int]:
+    """When a living process of this host was started, in ticks since the host was; None if there is none.
+
+    Tells a process from a later one of the same number. One that has ended and is not yet collected does not live.
+    """
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _version(package: str) -> str:
@@ -146,3 +159,14 @@ def _commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout.strip()
+
+
+def words(error: BaseException) -> str:
+    """An error in one line. Ray wraps what an actor raised, with its traceback first if that was at its start."""
+    if type(error).__name__ in ("ActorDiedError", "ActorUnavailableError") and "creation task" not in str(error):
+        return "its process has died"
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip() if "creation task" in lines[0] else f"{type(error).__name__}: {lines[0]}"

@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from learners.records import Record, lines
+from topology.outcome import born
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ def read(folder: Path) -> dict[str, Any]:
         "host": content["host"],
         "incarnation": max([content.get("incarnation", 0), *known]),
         "state": _state(content),
-        "status": content.get("outcome", {}).get("status"),
+        "status": (content.get("outcome") or {}).get("status"),
         "learners": learners,
     }
 
@@ -85,13 +86,7 @@ def _state(content: dict[str, Any]) -> str:
     """A run that never wrote its end, and whose process is gone, has been broken off."""
     if content["state"] != "running" or content["host"] != platform.node():
         return str(content["state"])
-    try:
-        os.kill(content["process"], 0)
-    except ProcessLookupError:
-        return "broken off"
-    except PermissionError:
-        pass
-    return "running"
+    return "running" if born(content["process"]) == content["born"] else "broken off"
 
 
 def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
@@ -105,7 +100,8 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for _, record in lines(content):
         if isinstance(record, Record):
-            figures |= record.values | {"step": record.step, "incarnation": record.incarnation}
+            step = max(record.step, figures.get("step", 0))  # evaluations come later than their steps
+            figures |= record.values | {"step": step, "incarnation": record.incarnation}
     return figures
 
 
