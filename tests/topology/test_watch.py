@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from actors.keeper import Kept
+from actors.mach import Diverged
 from topology import parse, watch
 
 CHAIN = parse.loads("{version: 1, name: x, learners: {a: {kind: mach, steps: 3}, b: {kind: mach, child: a, steps: 3}}}")
@@ -26,7 +28,7 @@ class FakeRay:
     def get(self, reference, timeout=None):
         return reference()
 
-    def wait(self, references, num_returns, timeout):
+    def wait(self, references, num_returns=1, timeout=None):
         return list(references), []
 
     def kill(self, actor):
@@ -55,8 +57,43 @@ def summary(name, **other):
     return SimpleNamespace(**{**fields, "final": {"test/accuracy/child": 0.5}, "counts": {}, "bytes": {}, **other})
 
 
+class FakeCrew:
+    """Recorder, keeper and learners as told; a keeper whose sets are complete as soon as they are asked for."""
+
+    def __init__(self, recorder, learners):
+        methods = {"describe": method(None), "close": method(None), "look": method(look())}
+        self.recorder = SimpleNamespace(**{**methods, **(recorder or {})})
+        self.begun, self.started, self._learners = -1, [], learners
+        begin = SimpleNamespace(remote=lambda number, *_: setattr(self, "begun", number))
+        kept = SimpleNamespace(remote=lambda: lambda: Kept(self.begun, {"a": 3, "b": 3}, self.begun, (), ""))
+        self.keeper = SimpleNamespace(begin=begin, look=kept, without=method(None))
+
+    def start(self, name, incarnation, state):
+        self.started.append((name, incarnation))
+        usual = {key: method(None) for key in ("close", "open", "stop", "save")}
+        usual |= {"ready": method(name), "beat": method(SimpleNamespace(step=1, idle=0.0, accused=()))}
+        return SimpleNamespace(**{**usual, "run": method(summary(name)), **self._learners.get(name, {})})
+
+
 def look(fault="", **figures):
     return SimpleNamespace(latest=dict.fromkeys("ab", figures) if figures else {}, fault=fault)
+
+
+@pytest.fixture
+def quiet_rounds(monkeypatch):
+    """Lets so many rounds of the watch go by before anyone ends."""
+
+    def set_to(count):
+        collect, left = watch.Watch._collect, [count]
+
+        def wait(self):
+            left[0] -= 1
+            if left[0] < 0:
+                collect(self)
+
+        monkeypatch.setattr(watch.Watch, "_collect", wait)
+
+    return set_to
 
 
 @pytest.fixture
@@ -64,17 +101,12 @@ def run(tmp_path):
     """Watches fake actors to the end; gives the outcome, what was told, Ray, and run.json."""
 
     def start(*, recorder=None, start=None, **learners):
-        ray, told = FakeRay(), []
-        methods = {"describe": method(None), "close": method(None), "look": method(look())}
-        actors = watch.Actors(SimpleNamespace(**{**methods, **(recorder or {})}), {})
-        for name in CHAIN.learners:
-            usual = {"ready": method(name), "connect": method(None), "close": method(None), "stop": method(None)}
-            actors.learners[name] = SimpleNamespace(**{**usual, "run": method(summary(name)), **learners.get(name, {})})
-        one = watch.Watch(ray, CHAIN, start or (lambda: actors), tmp_path, told.append, lambda live: None)
+        ray, told, crew = FakeRay(), [], FakeCrew(recorder, learners)
+        one = watch.Watch(ray, CHAIN, start or (lambda: crew), tmp_path, told.append, lambda live: None)
         outcome = one.to_the_end()
         manifest = json.loads((tmp_path / "run.json").read_text())
         assert manifest["state"] == "ended" and manifest["outcome"]["status"] == outcome.status
-        assert start or len(ray.killed) == 3
+        assert start or len(ray.killed) >= 4  # two learners, recorder, keeper
         assert list(outcome.learners) == ["a", "b"]
         return outcome, told
 
@@ -84,24 +116,50 @@ def run(tmp_path):
 def test_a_good_run(run):
     outcome, told = run()
     assert outcome.status == 0 and outcome.problems == []
-    assert told[-2:] == ["a has ended", "b has ended"]
+    assert [line for line in told if "ended" in line] == ["a has ended", "b has ended"]
 
 
-def test_a_learner_that_fails_is_named_and_its_last_figures_are_kept(run):
+def test_a_learner_that_fails_for_good_is_named_and_its_last_figures_are_kept(run):
     seen = {"step": 2.0, "bytes/sent_inline": 7.0, "exchange/fallbacks": 1.0, "validation/accuracy/child": 0.25}
     outcome, told = run(a={"run": method(RuntimeError("broken"))}, recorder={"look": method(look(**seen))})
-    assert outcome.status == 1 and outcome.problems == ["learners.a failed: RuntimeError: broken"]
+    (problem,) = outcome.problems
+    assert outcome.status == 1
+    assert problem == "learners.a: RuntimeError: broken; it has been started again 3 times"
     failed = outcome.learners["a"]
-    assert (failed.status, failed.steps, failed.fallbacks) == ("failed", 2, 1)
+    assert (failed.status, failed.steps, failed.fallbacks, failed.restarts) == ("failed", 2, 1, 3)
     assert failed.bytes == {"sent inline": 7} and failed.accuracies == {"validation/accuracy/child": 0.25}
-    assert outcome.learners["b"].status == "done" and outcome.problems[0] in told
+    assert outcome.learners["b"].status == "done" and problem in told
 
 
-def test_a_disk_that_refuses_is_told_once_and_so_is_its_return(run, monkeypatch):
+def test_a_learner_that_dies_once_is_started_again_and_the_run_is_good(run):
+    runs = method(RuntimeError("killed"), summary("a"))
+    outcome, told = run(a={"run": runs})
+    assert outcome.status == 0 and outcome.events == ["learners.a: RuntimeError: killed"]
+    assert outcome.learners["a"].restarts == 1
+    assert any("it is started again (1 of 3)" in line for line in told)
+
+
+def test_a_learner_that_diverges_is_not_started_again(run):
+    error = FakeRay.exceptions.RayError("task failed")
+    error.cause = Diverged("learners.a: step 3: loss/child nan: no longer finite")
+    outcome, _ = run(a={"run": method(error)})
+    assert outcome.status == 1 and outcome.learners["a"].restarts == 0
+    assert "learners.a: step 3" in outcome.problems[0]
+
+
+def test_an_accused_learner_is_started_again(run, quiet_rounds):
+    """Three poisoned messages in a row: the sender goes on from its last good checkpoint."""
+    quiet_rounds(3)
+    accusing = SimpleNamespace(step=1, idle=0.0, accused=(("a", 0, "answer: not finite"),))
+    outcome, told = run(b={"beat": method(accusing, SimpleNamespace(step=1, idle=0.0, accused=()))})
+    assert outcome.status == 0
+    assert outcome.events == ["learners.a: three messages in a row were refused by b: answer: not finite"]
+    assert outcome.learners["a"].restarts == 1
+
+
+def test_a_disk_that_refuses_is_told_once_and_so_is_its_return(run, quiet_rounds):
     """Case 21."""
-    waits = iter([[], [], [], []])
-    monkeypatch.setattr(FakeRay, "wait", lambda self, refs, **_: (next(waits, list(refs)), []))
-    monkeypatch.setattr(watch.Watch, "_await_ready", lambda self: None)
+    quiet_rounds(4)
     looks = method(look(), look("OSError: No space left"), look("OSError: No space left"), look())
     outcome, told = run(recorder={"look": looks})
     assert [line for line in told if "records" in line] == [
@@ -120,7 +178,7 @@ def test_a_recorder_that_has_died_does_not_end_the_run_but_is_a_failure(run):
     dead = method(FakeRay.exceptions.RayError("it is gone"))
     outcome, told = run(recorder={"look": dead, "close": dead, "describe": dead})
     assert outcome.status == 1 and [reached.status for reached in outcome.learners.values()] == ["done", "done"]
-    assert any("the recorder has died" in line for line in told)
+    assert any("records can't be written: the recorder" in line for line in told)
     assert any("the run folder may be incomplete" in problem for problem in outcome.problems)
 
 
