@@ -25,6 +25,7 @@ class Rows:
 
     @property
     def size(self) -> int:
+        """B."""
         return len(self.numbers)
 
 
@@ -36,6 +37,7 @@ class Features:
 
     @property
     def size(self) -> int:
+        """B."""
         return len(self.values)
 
 
@@ -86,6 +88,8 @@ class Ended(Message):
 
 @dataclass(frozen=True)
 class Arrived:
+    """A message of a neighbour is here."""
+
     message: Message
     at: float  #: seconds on the receiver's monotonic clock, as in all events
 

@@ -50,7 +50,7 @@ class Synthetic(Options, frozen=True):
     """The local model of the children's embeddings."""
 
     hidden: Annotated[tuple[Count, ...], Meta(description="widths of the hidden layers")] = (512, 512)
-    weight: Annotated[float, Meta(ge=0.0, description="weight of the distillation loss (mean squared error)")] = 1.0
+    weight: Annotated[float, Meta(ge=0.0, description="weight of the distillation loss (mean squared error)")] = 0.1
 
 
 class Exchange(Options, frozen=True):
