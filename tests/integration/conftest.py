@@ -92,14 +92,14 @@ class Program:
     def signal(self, number):
         self._process.send_signal(number)
 
-    def status(self, seconds=120):
+    def status(self, seconds=300):
         """Exit status; the program must end within that time."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {seconds} s:\n{self.out}\n{self.err}")
 
-    def says(self, text, seconds=120):
+    def says(self, text, seconds=300):
         """Wait until it has said that."""
         poll(lambda: text in self.err + self.out or self._process.poll() is not None, seconds, text)
         assert text in self.err + self.out, self.out + self.err

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing import event_file_loader
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def steps_in_tensorboard(run, learner, tag):
@@ -76,8 +76,9 @@ def test_wide_embeddings_go_through_the_object_store_and_an_ipu_is_taken(machwor
     assert bottom["bytes"]["sent store"] >= 512 * 128 * 4 and bottom["bytes"]["received inline"] > 0
     assert top["bytes"]["received store"] > 0 and top["bytes"]["sent inline"] > 0
     assert top["bytes"].get("received inline", 0) < 512 * 128 * 4  # only the remainders of held-out rows
-    written = {key for record in records(run.json["run"], "bottom") for key in record["values"]}
-    assert {"bytes/sent_store", "bytes/received_inline"} <= written
+    # of the parent: the child may have done its steps before it is asked for the first time
+    written = {key for record in records(run.json["run"], "top") for key in record["values"]}
+    assert {"bytes/sent_inline", "bytes/received_store"} <= written
 
 
 @pytest.mark.needs("fashion")
@@ -95,7 +96,7 @@ def test_messages_of_10_mb_pass_a_store_of_80(machworks, chain, cluster):
     large = [f"defaults.{key}" for key in ("batch_size=2048", "embedding=1280", "steps=20", "exchange.time_limit=20")]
     sets = [part for key in (*large, "data.validation=64") for part in ("--set", key)]
     run = machworks("run", chain, *sets, "--json", "--address", cluster)
-    assert run.status(200) == 0, run.err
+    assert run.status() == 0, run.err
     assert run.json["learners"]["bottom"]["bytes"]["sent store"] > 2 * 80e6
     assert {reached["status"] for reached in run.json["learners"].values()} == {"done"}
 
@@ -128,7 +129,7 @@ def refused(program, chain, extra, runs):
         commands.append(["run", str(chain), "--set", setting, "--runs", str(runs), *extra])
         commands.append(["plan", str(chain), "--set", setting, *extra])
     done = program("-c", REFUSALS, json.dumps(commands))
-    assert done.status(200) == 0, done.err
+    assert done.status() == 0, done.err
     assert "Traceback" not in done.err
     return list(
         zip([setting for setting in LACKING for _ in range(2)], map(json.loads, done.out.splitlines()), strict=True)
@@ -295,7 +296,7 @@ def test_16_learners_on_few_cpus(machworks, cluster, tmp_path):
         + "}}"
     )
     run = machworks("run", path, "--json", "--address", cluster)
-    assert run.status(220) == 0, run.err
+    assert run.status() == 0, run.err
     assert {name: reached["steps"] for name, reached in run.json["learners"].items()} == dict.fromkeys(names, 20)
 
 
@@ -362,7 +363,7 @@ def test_a_learner_that_cannot_start_ends_the_run_in_words(machworks, chain, clu
 def test_an_interrupt_at_the_start_and_a_second_one_leave_nothing(machworks, chain, tmp_path, leftovers):
     """Case 11."""
     run = machworks("run", chain, "--json")
-    run.says("loading", 60)
+    run.says("loading")
     began = time.monotonic()
     run.signal(signal.SIGINT)
     run.signal(signal.SIGINT)
@@ -374,7 +375,7 @@ def test_an_interrupt_at_the_start_and_a_second_one_leave_nothing(machworks, cha
 
 def test_sigterm_while_ray_starts(machworks, chain, leftovers):
     run = machworks("run", chain)
-    run.says("training, ", 60)  # the line about the data, just before
+    run.says("training, ")  # the line about the data, just before
     time.sleep(1.0)
     run.signal(signal.SIGTERM)
     assert run.status(20) == 130, run.err
@@ -384,7 +385,7 @@ def test_sigterm_while_ray_starts(machworks, chain, leftovers):
 def test_a_killed_driver_leaves_nothing_running_and_readable_files(machworks, chain, records, tmp_path, leftovers):
     """Case 11: nobody has had the chance to tidy up."""
     run = machworks("run", chain, "--set", "defaults.steps=1000000")
-    run.says("learner top", 120)
+    run.says("learner top")
     run.signal(signal.SIGKILL)
     run.status(10)
     # two of Ray's own agents go on looking for the dead control service, for a minute at most
