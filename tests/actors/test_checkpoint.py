@@ -17,7 +17,7 @@ STATE = {
 def filled(folder, number, learners=("bottom", "top")):
     for learner in learners:
         checkpoint.write(folder, number, learner, checkpoint.pack(STATE, {"learner": learner, "step": number}))
-    return checkpoint.complete(folder, number, {learner: number * 10 for learner in learners})
+    return checkpoint.complete(folder, number, dict.fromkeys(learners, number * 10))
 
 
 def test_a_state_comes_back_bit_for_bit():

@@ -7,13 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from learners.records import Record
 from topology import cli
+from topology import outcome as outcome_
 
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
-COMMANDS = ("run", "validate", "plan", "graph", "status", "tensorboard", "bench")
+COMMANDS = ("run", "resume", "stop", "export", "validate", "plan", "graph", "status", "tensorboard", "bench")
 
 
 @pytest.fixture
@@ -185,13 +188,15 @@ def folder(runs, name, *, state="ended", process=None, step=20, cut=b"", outcome
     (run / "records").mkdir(parents=True)
     (run / "tensorboard").mkdir()
     (run / "chain.yaml").write_text("version: 1\n")
-    manifest = {"state": state, "host": os.uname().nodename, "process": process or os.getpid(), "seed": 1}
+    supervisor = process or os.getpid()
+    manifest = {"state": state, "host": os.uname().nodename, "process": supervisor, "seed": 1}
+    manifest["born"] = outcome_.born(supervisor)
     (run / "run.json").write_text(json.dumps(manifest | ({"outcome": outcome} if outcome else {})))
+    values = {"validation/accuracy/child": 0.0, "exchange/fallbacks": 1.0}
     lines = [
-        {"learner": "top", "step": s, "values": {"validation/accuracy/child": s / 100, "exchange/fallbacks": 1.0}}
-        for s in range(1, step + 1)
+        Record("top", 0, s, 0.0, "train", values | {"validation/accuracy/child": s / 100}) for s in range(1, step + 1)
     ]
-    (run / "records/top.jsonl").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines) + cut)
+    (run / "records/top.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines) + cut)
     return run
 
 

@@ -151,7 +151,7 @@ def test_an_accused_learner_is_started_again(run, quiet_rounds):
     """Three poisoned messages in a row: the sender goes on from its last good checkpoint."""
     quiet_rounds(3)
     accusing = SimpleNamespace(step=1, idle=0.0, accused=(("a", 0, "answer: not finite"),))
-    outcome, told = run(b={"beat": method(accusing, SimpleNamespace(step=1, idle=0.0, accused=()))})
+    outcome, _ = run(b={"beat": method(accusing, SimpleNamespace(step=1, idle=0.0, accused=()))})
     assert outcome.status == 0
     assert outcome.events == ["learners.a: three messages in a row were refused by b: answer: not finite"]
     assert outcome.learners["a"].restarts == 1
