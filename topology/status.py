@@ -86,7 +86,8 @@ def _state(content: dict[str, Any]) -> str:
     """A run that never wrote its end, and whose process is gone, has been broken off."""
     if content["state"] != "running" or content["host"] != platform.node():
         return str(content["state"])
-    return "running" if born(content["process"]) == content["born"] else "broken off"
+    alive = born(content["process"])
+    return "running" if alive is not None and alive == content["born"] else "broken off"
 
 
 def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
