@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from learners.records import Record, lines
 
 CHECKOUT = Path(__file__).parents[2]
 MARK = "MACHWORKS_TEST_MARK"
@@ -88,6 +91,10 @@ class Program:
     @property
     def json(self):
         return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def running(self):
+        return self._process.poll() is None
 
     def signal(self, number):
         self._process.send_signal(number)
@@ -213,6 +220,12 @@ def eventually():
     return poll
 
 
+@pytest.fixture(name="marked")
+def marked_processes():
+    """Processes that were started under a program's mark."""
+    return marked
+
+
 @pytest.fixture
 def leftovers():
     """What a program has started and not ended, once it has had some seconds."""
@@ -226,3 +239,113 @@ def leftovers():
             time.sleep(0.1)
 
     return look
+
+
+class Run:
+    """A run of small learners in a process of its own, seen from outside: its files, and its processes."""
+
+    LEARNERS = ("bottom", "middle", "top")
+
+    def __init__(self, program, runs):
+        self.program, self._runs = program, runs
+
+    @property
+    def folder(self):
+        (found,) = self._runs.glob("*/run.json")
+        return found.parent
+
+    def training(self, seconds=120):
+        self.program.says("training; run folder", seconds)
+        return self
+
+    def process(self, learner):
+        """Its process, of its newest incarnation."""
+        log = (self.folder / "logs/driver.log").read_text()
+        return int(re.findall(rf"{learner} is (?:back at step \d+: it is )?process (\d+)", log)[-1])
+
+    def actor(self, title):
+        """The process of the recorder or of the keeper."""
+        return next(iter(pid for pid, line in marked(self.program.mark).items() if f"ray::{title}" in line), None)
+
+    def records(self, learner, kind="train"):
+        path = self.folder / f"records/{learner}.jsonl"
+        content = path.read_bytes() if path.exists() else b""
+        return [one for _, one in lines(content) if isinstance(one, Record) and one.kind == kind]
+
+    def reaches(self, learner, step, seconds=120, alive=True):
+        def there():
+            assert self.program.running or not alive, self.program.out + self.program.err
+            return any(one.step >= step for one in self.records(learner))
+
+        poll(there, seconds, f"{learner} at step {step}")
+        return self
+
+    def says(self, text, seconds=120):
+        self.program.says(text, seconds)
+        return self
+
+    @property
+    def said(self):
+        return self.program.out
+
+    def pauses(self, learner):
+        """Seconds between two steps of one incarnation."""
+        steps = self.records(learner)
+        return [b.time - a.time for a, b in zip(steps, steps[1:]) if a.incarnation == b.incarnation]
+
+    def curve(self, learner, tag="speed/steps_per_second"):
+        """Steps that TensorBoard shows."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        read = EventAccumulator(str(self.folder / "tensorboard" / learner), size_guidance={"scalars": 0})
+        read.Reload()
+        return [event.step for event in read.Scalars(tag)]
+
+    def is_whole(self, steps):
+        """Every step once, in records and in TensorBoard, and no gradient twice."""
+        for learner in self.LEARNERS:
+            assert [one.step for one in self.records(learner)] == list(range(1, steps + 1))
+            assert self.curve(learner) == list(range(20, steps + 1, 20))
+            applied = [gradient for one in self.records(learner) for gradient in one.applied]
+            assert len(applied) == len(set(applied))
+            assert {split for one in self.records(learner, "final") for split in one.values if "accuracy" in split}
+            assert len(self.records(learner, "final")) == 2  # validation and test
+        return True
+
+
+@pytest.fixture
+def start(program, tmp_path):
+    """Starts runs of a small chain, with options as the file has them."""
+
+    def started(steps=20, learners="", arguments=(), **options):
+        runs = Path(tempfile.mkdtemp(prefix="runs-", dir=tmp_path))
+        path = runs / "chain.yaml"
+        path.write_text(FAILING.format(steps=steps, learners=learners or LEARNERS, **{**OPTIONS, **options}))
+        return Run(program("-m", "topology.cli", "run", path, "--plain", "--runs", runs, *arguments), runs)
+
+    return started
+
+
+@pytest.fixture
+def resume(program):
+    """Goes on with a run."""
+
+    def resumed(folder, *options):
+        return Run(program("-m", "topology.cli", "resume", folder, "--plain", *options), folder.parent)
+
+    return resumed
+
+
+LEARNERS = "{bottom: {kind: mach}, middle: {kind: mach, child: bottom}, top: {kind: mach, child: middle}}"
+OPTIONS = {"every": 100, "silence": 4, "more": ""}
+FAILING = """
+version: 1
+name: small
+seed: 7
+data: {{name: digits, validation: 0.15}}
+defaults: {{batch_size: 16, steps: {steps}, hidden: [16], embedding: 8, synthetic: {{hidden: [16]}}{more}}}
+learners: {learners}
+record: {{every: 200, attribution: 0}}
+checkpoint: {{every: {every}}}
+supervise: {{silence: {silence}}}
+"""
