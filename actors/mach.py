@@ -19,6 +19,7 @@ import numpy as np
 import ray
 
 from actors import checkpoint, device
+from actors.account import Account
 from actors.keeper import Upload
 from actors.outgoing import Outgoing
 from actors.transport import Transport
@@ -124,6 +125,7 @@ class Summary:
     counts: Mapping[str, int]  #: of the exchange, of messages whose arrays could not be had, of records dropped
     unwritten: int  #: records that the recorder has not taken
     bytes: Mapping[str, int]
+    spent: Mapping[str, float]  #: seconds of its loop, by what they went into (actors/account.py)
     stopped: bool
 
 
@@ -173,6 +175,7 @@ class MachWorker:
         self._accused: list[tuple[str, int, str]] = []
         self._turn = time.monotonic()
         self._left = False
+        self._account = Account()
 
     # -- called by others, in the second thread
 
@@ -221,12 +224,16 @@ class MachWorker:
     def run(self) -> Summary:
         """Train, evaluate, answer parents until they have ended; then say what was reached."""
         self._started, self._speed = time.monotonic(), _Speed(self._network.version)
+        self._account = Account()
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
             self._turn = time.monotonic()
             events += self._next_events(0.0 if events else until)
+            self._account.book("wait")
             instructions, events = self._exchange.handle(*events), []
+            self._account.book("messages")
             self._save_wanted()
+            self._account.book("save")
             until = time.monotonic() + IDLE_SECONDS
             for instruction in instructions:
                 if isinstance(instruction, Leave):
@@ -236,6 +243,7 @@ class MachWorker:
                 else:
                     events += self._perform(instruction)
             self._outgoing.send_if_due()
+            self._account.book("record")
         if events:  # the step before the stop is done: a state saved now must say so
             self._exchange.handle(*events)
         return self._summary()
@@ -254,6 +262,7 @@ class MachWorker:
         match instruction:
             case Send():
                 self._transport.send(instruction.to, instruction.messages)
+                self._account.book("messages")
             case Embed():
                 return [self._embed(instruction)]
             case Train():
@@ -277,6 +286,8 @@ class MachWorker:
         sizes = [ask.batch.size for ask in instruction.asks]
         x_NF = np.concatenate([self._features(ask.batch) for ask in instruction.asks])
         parts = np.split(self._network.embed(x_NF), np.cumsum(sizes)[:-1])
+        held_out = sum(ask.batch.size for ask in instruction.asks if self._is_held_out(ask.batch))
+        self._account.book("embed", evaluation=held_out / sum(sizes))
         return Embedded(instruction.asks, tuple(parts), self._network.version, time.monotonic())
 
     def _step(self, instruction: Train) -> list[Event]:
@@ -292,7 +303,9 @@ class MachWorker:
         if not np.isfinite(list(result.metrics.values())).all():
             self._diverged(instruction.step, result.metrics)
         step = instruction.step + 1
+        self._account.book("train")
         self._note_step(step, instruction, result.metrics)
+        self._account.book("record")
         answered = {a.sender for a in instruction.answers.values() if a is not None}
         gradients = {c: g for c, g in zip(self._setup.children, result.gradients, strict=True) if c in answered}
         events: list[Event] = [Trained(instruction.step, gradients, time.monotonic())]
@@ -326,16 +339,22 @@ class MachWorker:
         final = step == self._options.steps
         if split == "validation" and start == 0 and self._attribution_due(step):
             self._note(step, "attribute", self._network.attribute(x_BF, labels_B, embeddings))
+        norms = self._network.norms() if evaluation.complete else {}
+        self._account.book("evaluate")
         if not evaluation.complete:
             return []
         del self._evaluations[split, step]
         values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
-        self._note(step, "final" if final else "evaluate", values | self._network.norms())
+        spent = {f"seconds/{heading}": seconds for heading, seconds in self._account.seconds.items()}
+        self._note(step, "final" if final else "evaluate", values | norms | spent)
         if final:
             self._final |= values
         # an earlier evaluation, of which requests were lost, may be the last to complete
         ended = not self._evaluations and self._network.version == self._options.steps
         return [Done(time.monotonic())] if ended else []
+
+    def _is_held_out(self, batch: Batch) -> bool:
+        return isinstance(batch, Rows) and batch.data in (self._validation.fingerprint, self._test.fingerprint)
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
@@ -468,6 +487,7 @@ class MachWorker:
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},
             unwritten=self._outgoing.unwritten,
             bytes=dict(self._transport.bytes),
+            spent=dict(self._account.seconds),
             stopped=self._stopped,
         )
 
