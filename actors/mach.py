@@ -391,23 +391,10 @@ class MachWorker:
     # -- values
 
     def _built(self) -> Any:
-        from learners import mach, optimizers
-
-        data, parents, chosen = self._setup.data, self._setup.parents, self._options
-        shape = mach.Shape(
-            features=data.width,
-            classes=data.classes,
-            children=tuple(self._setup.children.values()),
-            hidden=chosen.hidden,
-            embedding=chosen.embedding,
-            synthetic=chosen.synthetic.hidden,
-            batch=chosen.batch_size,
-            gradient_rows=sum(parents.values()),
-            answer_rows=max(parents.values(), default=0),
+        setup = self._setup
+        return network(
+            setup.name, setup.seed, self._options, setup.children, setup.parents, setup.data.width, setup.data.classes
         )
-        rule = optimizers.Rule(**{name: getattr(chosen.optimizer, name) for name in optimizers.Rule._fields})
-        seed = derive(self._setup.seed, "weights", self._setup.name)
-        return mach.Mach(shape, rule, seed=seed, dropout=chosen.dropout, weight=chosen.synthetic.weight)
 
     def _rows(self, batch: int) -> np.ndarray:
         return rows(self._setup.seed, self._setup.name, batch, self._options.batch_size, len(self._train_split))
@@ -490,6 +477,34 @@ class MachWorker:
             spent=dict(self._account.seconds),
             stopped=self._stopped,
         )
+
+
+def network(
+    name: str,
+    seed: int,
+    options: Options,
+    children: Mapping[str, int],
+    parents: Mapping[str, int],
+    width: int,
+    classes: int,
+) -> Any:
+    """The network of one learner, as its actor makes it: the arguments are those of `Setup` and `Data`."""
+    from learners import mach, optimizers
+
+    shape = mach.Shape(
+        features=width,
+        classes=classes,
+        children=tuple(children.values()),
+        hidden=options.hidden,
+        embedding=options.embedding,
+        synthetic=options.synthetic.hidden,
+        batch=options.batch_size,
+        gradient_rows=sum(parents.values()),
+        answer_rows=max(parents.values(), default=0),
+    )
+    rule = optimizers.Rule(**{name: getattr(options.optimizer, name) for name in optimizers.Rule._fields})
+    weights = derive(seed, "weights", name)
+    return mach.Mach(shape, rule, seed=weights, dropout=options.dropout, weight=options.synthetic.weight)
 
 
 class _Speed:
