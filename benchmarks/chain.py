@@ -73,7 +73,10 @@ def _total(side: Mapping) -> float:
 def _actors(steps: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "topology.cli", "run", str(CHAIN), "--json", f"--runs={folder}"]
-        done = subprocess.run([*command, f"--set=defaults.steps={steps}"], capture_output=True, text=True)
+        flops = _flops()
+        most = max(flops.values())  # all should end together: a learner with cheap steps takes more of them
+        settings = [f"--set=learners.{name}.steps={round(steps * most / flops[name])}" for name in flops]
+        done = subprocess.run([*command, *settings], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"the run has failed:\n{done.stderr}")
         run = Path(json.loads(done.stdout.splitlines()[-1])["run"])
@@ -134,7 +137,7 @@ def _flops() -> dict[str, float]:
         inner = _products((*learner.hidden, learner.embedding))
         first = (features + below) * learner.hidden[0]
         head = learner.embedding * classes
-        passes = 3 * (first + inner + head) - features * learner.hidden[0] - below * learner.hidden[0] * (not below)
+        passes = 3 * (first + inner + head) - features * learner.hidden[0]
         synthetic = features * learner.synthetic.hidden[0] + _products((*learner.synthetic.hidden, below))
         total = passes
         if below:  # a second pass, and the synthetic input forwards and backwards
@@ -181,7 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="machworks bench chain", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--pairs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1000, help="of each actor")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1000,
+        help="of the actor with the dearest steps; the others take as many more as theirs are cheaper",
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="of the threads' window")
     parser.add_argument("--threads", type=int, default=0, help="intra-op threads of theirs (default: the fastest)")
     return parser

@@ -3,7 +3,7 @@
 Runs `topology/chains/fashion.yaml` as a user would, once per seed. Figures (means over the seeds unless named):
     top_child, top_synthetic          test accuracy of the last learner after its last step
     lowest_child, lowest_synthetic    the worst seed
-    steps_to_80                       first evaluation (every 50 steps, 2,000 validation rows) of the last learner at 80 %
+    steps_to_80                       first evaluation (every 50 steps, 2,000 rows) of the last learner at 80 %
     bottom, middle_child              the learners below it
     fallback_share                    steps of the last learner without an answer
     seconds                           from its first step to its last
