@@ -16,17 +16,15 @@ Turn and turn about, `--pairs` times. Only the time in which all three train cou
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from benchmarks import _report
+from benchmarks import _report, _runs
 
 CHAIN = Path("topology/chains/fashion.yaml")
 WARM_STEPS = 50
@@ -71,20 +69,10 @@ def _total(side: Mapping) -> float:
 
 
 def _actors(steps: int) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "topology.cli", "run", str(CHAIN), "--json", f"--runs={folder}"]
-        flops = _flops()
-        most = max(flops.values())  # all should end together: a learner with cheap steps takes more of them
-        settings = [f"--set=learners.{name}.steps={round(steps * most / flops[name])}" for name in flops]
-        done = subprocess.run([*command, *settings], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"the run has failed:\n{done.stderr}")
-        run = Path(json.loads(done.stdout.splitlines()[-1])["run"])
-        return window({path.stem: _read(path) for path in sorted((run / "records").glob("*.jsonl"))})
-
-
-def _read(path: Path) -> list[dict]:
-    return [record for record in map(json.loads, path.read_text().splitlines()) if "seal" not in record]
+    flops = _flops()
+    most = max(flops.values())  # all should end together: a learner with cheap steps takes more of them
+    settings = {f"learners.{name}.steps": round(steps * most / flops[name]) for name in flops}
+    return window(_runs.run(CHAIN, settings).records)
 
 
 def window(records: Mapping[str, list[dict]]) -> dict:
@@ -111,12 +99,7 @@ def window(records: Mapping[str, list[dict]]) -> dict:
 
 
 def _local(seconds: float, threads: int) -> dict:
-    options = [f"--seconds={seconds}", f"--threads={threads}"]
-    command = [sys.executable, "-m", "benchmarks._local", str(CHAIN), *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"the baseline has failed:\n{done.stderr}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = _runs.said("benchmarks._local", CHAIN, f"--seconds={seconds}", f"--threads={threads}")
     return {"rates": {name: steps / found["seconds"] for name, steps in found["steps"].items()}}
 
 
