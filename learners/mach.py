@@ -82,10 +82,10 @@ class Mach(tf.Module):
         }
         self.counts = dict.fromkeys(self.objectives, 0)  # updates of each objective
         self._mask_seed = seed & 0x7FFFFFFF
-        self._train = tf.function(self._train_step, jit_compile=True)
-        self._embed = tf.function(self._embed_rows, jit_compile=True)
-        self._evaluate = tf.function(self._evaluate_rows, jit_compile=True)
-        self._attribute = tf.function(self._attribute_rows, jit_compile=True)
+        self._train = tf.function(self._train_step, jit_compile=True, autograph=False)
+        self._embed = tf.function(self._embed_rows, jit_compile=True, autograph=False)
+        self._evaluate = tf.function(self._evaluate_rows, jit_compile=True, autograph=False)
+        self._attribute = tf.function(self._attribute_rows, jit_compile=True, autograph=False)
 
     # -- values in, values out
 
