@@ -1,16 +1,38 @@
 """What a learner's process may use of its host: threads, and the memory of a GPU."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from learners.footprint import threads
 
 
 def configure(cpus: float) -> None:
-    """Before TensorFlow's first operation: as many threads as CPUs were asked for, and no more GPU memory than used.
+    """Load TensorFlow, before its first operation: as many threads as CPUs were asked for, no more GPU memory than used.
 
     Ray sets OMP_NUM_THREADS only, which TensorFlow does not heed.
     """
-    import tensorflow as tf
+    with _without_keras():
+        import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads(cpus))
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
+
+
+@contextmanager
+def _without_keras() -> Iterator[None]:
+    """TensorFlow's import takes Keras with it, and that scikit-learn and matplotlib where it finds them: half its time.
+
+    It passes over a Keras that can't be imported, and loads it later where somebody names `tf.keras`.
+    """
+    eager = "keras.src.optimizers"  # what tensorflow/__init__.py tries last
+    if eager in sys.modules:
+        yield
+        return
+    sys.modules[eager] = None  # type: ignore[assignment]  # Python's way to say that there is none
+    try:
+        yield
+    finally:
+        del sys.modules[eager]

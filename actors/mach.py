@@ -22,6 +22,7 @@ import numpy as np
 import ray
 
 from actors import checkpoint, device
+from actors.account import Account
 from actors.keeper import Upload
 from actors.outgoing import Outgoing
 from actors.transport import Transport
@@ -137,6 +138,7 @@ class Summary:
     counts: Mapping[str, int]  #: of the exchange, of messages whose arrays could not be had, of records dropped
     unwritten: int  #: records that the recorder has not taken
     bytes: Mapping[str, int]
+    spent: Mapping[str, float]  #: seconds of its loop, by what they went into (actors/account.py)
     stopped: bool
 
 
@@ -189,6 +191,7 @@ class MachWorker:
         self._turn: Optional[float] = None
         self._left = False  # nothing changes any more, and either thread may save
         self._leaving = threading.Lock()
+        self._account = Account()
 
     # -- called by others, in the second thread
 
@@ -245,12 +248,16 @@ class MachWorker:
             else:
                 self.open(one.name, one.incarnation, one.handle)
         self._started, self._speed = time.monotonic(), _Speed(self._network.version)
+        self._account = Account()
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
             self._turn = time.monotonic()
             events += self._next_events(0.0 if events else until)
+            self._account.book("wait")
             instructions, events = self._exchange.handle(*events), []
+            self._account.book("messages")
             self._save_wanted()
+            self._account.book("save")
             until = time.monotonic() + IDLE_SECONDS
             for instruction in instructions:
                 if isinstance(instruction, Leave):
@@ -261,6 +268,7 @@ class MachWorker:
                     events += self._perform(instruction)
             self._outgoing.send_if_due()
             self._send_saved()
+            self._account.book("record")
         if events:  # the step before the stop is done: a state saved now must say so
             self._exchange.handle(*events)
         return self._summary()
@@ -279,6 +287,7 @@ class MachWorker:
         match instruction:
             case Send():
                 self._transport.send(instruction.to, instruction.messages)
+                self._account.book("messages")
             case Embed():
                 return [self._embed(instruction)]
             case Train():
@@ -304,6 +313,8 @@ class MachWorker:
         sizes = [ask.batch.size for ask in instruction.asks]
         x_NF = np.concatenate([self._features(ask.batch) for ask in instruction.asks])
         parts = np.split(self._network.embed(x_NF), np.cumsum(sizes)[:-1])
+        held_out = sum(ask.batch.size for ask in instruction.asks if self._is_held_out(ask.batch))
+        self._account.book("embed", evaluation=held_out / sum(sizes))
         return Embedded(instruction.asks, tuple(parts), self._network.version, time.monotonic())
 
     def _step(self, instruction: Train) -> list[Event]:
@@ -319,7 +330,9 @@ class MachWorker:
         if not np.isfinite(list(result.metrics.values())).all():
             self._diverged(instruction.step, result.metrics)
         step = instruction.step + 1
+        self._account.book("train")
         self._note_step(step, instruction, result.metrics)
+        self._account.book("record")
         answered = {a.sender for a in instruction.answers.values() if a is not None}
         gradients = {c: g for c, g in zip(self._setup.children, result.gradients, strict=True) if c in answered}
         events: list[Event] = [Trained(instruction.step, gradients, time.monotonic())]
@@ -353,16 +366,22 @@ class MachWorker:
         final = step == self._options.steps
         if split == "validation" and start == 0 and self._attribution_due(step):
             self._note(step, "attribute", self._network.attribute(x_BF, labels_B, embeddings))
+        norms = self._network.norms() if evaluation.complete else {}
+        self._account.book("evaluate")
         if not evaluation.complete:
             return []
         del self._evaluations[split, step]
         values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
-        self._note(step, "final" if final else "evaluate", values | self._network.norms())
+        spent = {f"seconds/{heading}": seconds for heading, seconds in self._account.seconds.items()}
+        self._note(step, "final" if final else "evaluate", values | norms | spent)
         if final:
             self._final |= values
         # an earlier evaluation, of which requests were lost, may be the last to complete
         self._evaluated = not self._evaluations and self._network.version == self._options.steps
         return [Done(time.monotonic())] if self._evaluated else []
+
+    def _is_held_out(self, batch: Batch) -> bool:
+        return isinstance(batch, Rows) and batch.data in (self._validation.fingerprint, self._test.fingerprint)
 
     def _attribution_due(self, step: int) -> bool:
         every = self._setup.record.attribution
@@ -412,23 +431,10 @@ class MachWorker:
     # -- values
 
     def _built(self) -> Any:
-        from learners import mach, optimizers
-
-        data, parents, chosen = self._setup.data, self._setup.parents, self._options
-        shape = mach.Shape(
-            features=data.width,
-            classes=data.classes,
-            children=tuple(self._setup.children.values()),
-            hidden=chosen.hidden,
-            embedding=chosen.embedding,
-            synthetic=chosen.synthetic.hidden,
-            batch=chosen.batch_size,
-            gradient_rows=sum(parents.values()),
-            answer_rows=max(parents.values(), default=0),
+        setup = self._setup
+        return network(
+            setup.name, setup.seed, self._options, setup.children, setup.parents, setup.data.width, setup.data.classes
         )
-        rule = optimizers.Rule(**{name: getattr(chosen.optimizer, name) for name in optimizers.Rule._fields})
-        seed = derive(self._setup.seed, "weights", self._setup.name)
-        return mach.Mach(shape, rule, seed=seed, dropout=chosen.dropout, weight=chosen.synthetic.weight)
 
     def _rows(self, batch: int) -> np.ndarray:
         return rows(self._setup.seed, self._setup.name, batch, self._options.batch_size, len(self._train_split))
@@ -519,8 +525,37 @@ class MachWorker:
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},
             unwritten=self._outgoing.unwritten,
             bytes=dict(self._transport.bytes),
+            spent=dict(self._account.seconds),
             stopped=self._stopped,
         )
+
+
+def network(
+    name: str,
+    seed: int,
+    options: Options,
+    children: Mapping[str, int],
+    parents: Mapping[str, int],
+    width: int,
+    classes: int,
+) -> Any:
+    """The network of one learner, as its actor makes it: the arguments are those of `Setup` and `Data`."""
+    from learners import mach, optimizers
+
+    shape = mach.Shape(
+        features=width,
+        classes=classes,
+        children=tuple(children.values()),
+        hidden=options.hidden,
+        embedding=options.embedding,
+        synthetic=options.synthetic.hidden,
+        batch=options.batch_size,
+        gradient_rows=sum(parents.values()),
+        answer_rows=max(parents.values(), default=0),
+    )
+    rule = optimizers.Rule(**{name: getattr(options.optimizer, name) for name in optimizers.Rule._fields})
+    weights = derive(seed, "weights", name)
+    return mach.Mach(shape, rule, seed=weights, dropout=options.dropout, weight=options.synthetic.weight)
 
 
 class _Speed:

@@ -32,6 +32,7 @@ class Reached:
     fallbacks: int
     bytes: Mapping[str, int]  #: of arrays: sent inline, sent store, received inline, received store
     counts: Mapping[str, int]
+    spent: Mapping[str, float] = field(default_factory=dict)  #: seconds of its loop, by what they went into
     error: str = ""
 
 
@@ -74,6 +75,7 @@ def ended(summary: Any, figures: Mapping[str, float], restarts: int) -> Reached:
         fallbacks=summary.counts.get("fallbacks", 0),
         bytes=summary.bytes,
         counts=summary.counts,
+        spent=summary.spent,
     )
 
 
