@@ -179,7 +179,7 @@ def meant(key: str, path: tuple[str, ...], keys: tuple[str, ...]) -> str:
         return f"did you mean {' or '.join(map(repr, same))}?"
     here = nearest(key, keys)
     far = _elsewhere(key, path, 0.8)
-    if far and far[0][0] > (_score(key, here[0]) if here else 0.0):
+    if far and (not here or far[0][0] == 1.0):  # a key that is like one here is meant for here
         places = [place for score, place in far if score == far[0][0]]
         return f"it belongs elsewhere: {' or '.join(places)}"
     if here:

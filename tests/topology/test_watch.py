@@ -53,7 +53,15 @@ def method(*outcomes):
 
 
 def summary(name, **other):
-    fields = {"learner": name, "incarnation": 0, "steps": 3, "seconds": 1.0, "stopped": False, "unwritten": 0}
+    fields = {
+        "learner": name,
+        "incarnation": 0,
+        "steps": 3,
+        "seconds": 1.0,
+        "stopped": False,
+        "unwritten": 0,
+        "spent": {},
+    }
     return SimpleNamespace(**{**fields, "final": {"test/accuracy/child": 0.5}, "counts": {}, "bytes": {}, **other})
 
 
