@@ -8,9 +8,9 @@ from learners.footprint import threads
 
 
 def configure(cpus: float) -> None:
-    """Load TensorFlow, before its first operation: as many threads as CPUs were asked for, no more GPU memory than used.
+    """Load TensorFlow with as many threads as CPUs were asked for, and no more GPU memory than used.
 
-    Ray sets OMP_NUM_THREADS only, which TensorFlow does not heed.
+    Before TensorFlow's first operation. Ray sets OMP_NUM_THREADS only, which TensorFlow does not heed.
     """
     with _without_keras():
         import tensorflow as tf

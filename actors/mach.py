@@ -21,7 +21,7 @@ from typing import Any, Optional
 import numpy as np
 import ray
 
-from actors import checkpoint, device
+from actors import checkpoint, compiled, device
 from actors.account import Account
 from actors.keeper import Upload
 from actors.outgoing import Outgoing
@@ -146,6 +146,8 @@ class MachWorker:
     """Plain class behind `MachActor`; tests construct it as it is."""
 
     def __init__(self, setup: Setup) -> None:
+        if not setup.options.resources.get("gpus"):
+            compiled.keep()
         device.configure(setup.options.cpus)
         self._setup, self._options = setup, setup.options
         data = setup.data
@@ -155,7 +157,7 @@ class MachWorker:
             self._splits[self._train_split.fingerprint] = self._train_split
         self._network = self._built()
         attributed = min(self._options.batch_size, setup.record.rows, len(self._validation))
-        self._network.warm_up(attributed if setup.record.attribution else 0)
+        compiled.made(lambda: self._network.warm_up(attributed if setup.record.attribution else 0))
         self._transport = Transport(self._options.exchange.time_limit)
         about = self._restored()
         self._exchange = Exchange(
