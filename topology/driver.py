@@ -74,7 +74,7 @@ def resume(
     """Go on with a run from its newest complete checkpoint set, in the same folder; see `run` for the rest.
 
     Raises:
-        ValueError: also if the folder is not that of a run, the run still goes on or is done, or it has no complete set.
+        ValueError: also if the folder is not that of a run, or the run goes on, is done, or has no complete set.
     """
     before = status.read(folder)
     if before["state"] == "running":

@@ -142,7 +142,6 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
         for learner in run.LEARNERS:
             steps = [one.step for one in run.records(learner)]
             assert steps == list(range(1, len(steps) + 1)) and len(steps) > 0
-        found, _ = checkpoint.newest(run.folder / "checkpoints")
-        assert found is not None
         if when in ("in mid-run", "terminated"):  # the last set holds the last step
+            found, _ = checkpoint.newest(run.folder / "checkpoints")
             assert {name: run.records(name)[-1].step for name in found.steps} == found.steps
