@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,8 @@ def state_of(run):
 def kill_all(run, marked):
     """The whole run at once: driver, Ray, learners."""
     for pid in marked(run.program.mark):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     run.program.status(20)
 
 
