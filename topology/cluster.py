@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Optional
 
 from learners.options import Topology
+from topology import guard
 from topology.placement import Host, missing
 
 PLACEMENT = timedelta(seconds=8)
@@ -45,14 +46,16 @@ def connected(address: Optional[str]) -> Iterator[Any]:
         _knock(address)
     import ray
 
-    with _sigterm_interrupts() as listen:
+    guarding = guard.watching() if is_fresh(address) else nullcontext("")
+    with _sigterm_interrupts() as listen, guarding as mark:
         if address is None and not is_fresh(address):
             yield ray
             return
         fresh = {} if address else {"include_dashboard": False}
         try:
             try:
-                ray.init(address=address or "local", log_to_driver=False, logging_level="error", **fresh)
+                with guard.marked(mark):
+                    ray.init(address=address or "local", log_to_driver=False, logging_level="error", **fresh)
             except (OSError, RuntimeError) as error:  # unlike versions, nothing at `auto`, no token
                 text = str(error).strip().splitlines()[0]
                 raise Refused(f"Ray{f' at --address {address}' if address else ''}: {text}") from error

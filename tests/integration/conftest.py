@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -255,7 +256,7 @@ class Run:
         return found.parent
 
     def training(self, seconds=120):
-        self.program.says("training; run folder", seconds)
+        self.program.says("; run folder", seconds)
         return self
 
     def process(self, learner):
@@ -291,7 +292,7 @@ class Run:
     def pauses(self, learner):
         """Seconds between two steps of one incarnation."""
         steps = self.records(learner)
-        return [b.time - a.time for a, b in zip(steps, steps[1:]) if a.incarnation == b.incarnation]
+        return [b.time - a.time for a, b in pairwise(steps) if a.incarnation == b.incarnation]
 
     def curve(self, learner, tag="speed/steps_per_second"):
         """Steps that TensorBoard shows."""
@@ -314,13 +315,23 @@ class Run:
 
 
 @pytest.fixture
-def start(program, tmp_path):
-    """Starts runs of a small chain, with options as the file has them."""
+def chain_file(tmp_path):
+    """Writes the file of a small chain, with options as given."""
 
-    def started(steps=20, learners="", arguments=(), **options):
-        runs = Path(tempfile.mkdtemp(prefix="runs-", dir=tmp_path))
-        path = runs / "chain.yaml"
+    def written(steps=20, learners="", **options):
+        path = tmp_path / f"{uuid.uuid4().hex[:8]}.yaml"
         path.write_text(FAILING.format(steps=steps, learners=learners or LEARNERS, **{**OPTIONS, **options}))
+        return path
+
+    return written
+
+
+@pytest.fixture
+def start(program, chain_file, tmp_path):
+    """Starts runs of a small chain, each with a folder of its own."""
+
+    def started(arguments=(), **options):
+        path, runs = chain_file(**options), Path(tempfile.mkdtemp(prefix="runs-", dir=tmp_path))
         return Run(program("-m", "topology.cli", "run", path, "--plain", "--runs", runs, *arguments), runs)
 
     return started

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,8 @@ def state_of(run):
 def kill_all(run, marked):
     """The whole run at once: driver, Ray, learners."""
     for pid in marked(run.program.mark):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     run.program.status(20)
 
 
@@ -142,7 +141,6 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
         for learner in run.LEARNERS:
             steps = [one.step for one in run.records(learner)]
             assert steps == list(range(1, len(steps) + 1)) and len(steps) > 0
-        found, _ = checkpoint.newest(run.folder / "checkpoints")
-        assert found is not None
         if when in ("in mid-run", "terminated"):  # the last set holds the last step
+            found, _ = checkpoint.newest(run.folder / "checkpoints")
             assert {name: run.records(name)[-1].step for name in found.steps} == found.steps

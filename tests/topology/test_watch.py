@@ -227,5 +227,7 @@ def test_an_interrupt_ends_with_130_wherever_it_comes(run, where):
 
 
 def test_a_second_interrupt_ends_at_once(run):
-    outcome, told = run(recorder={"look": method(KeyboardInterrupt())})  # every look is interrupted: at work, at the end
+    outcome, told = run(
+        recorder={"look": method(KeyboardInterrupt())}
+    )  # every look is interrupted: at work, at the end
     assert outcome.status == 130 and sum("interrupted" in line for line in told) == 1
