@@ -142,9 +142,7 @@ class MachWorker:
         self._splits: dict[str, Split] = {s.fingerprint: s for s in (self._validation, self._test)}
         if not data.private:
             self._splits[self._train_split.fingerprint] = self._train_split
-        self._network = self._built()
-        attributed = min(self._options.batch_size, setup.record.rows, len(self._validation))
-        compiled.made(lambda: self._network.warm_up(attributed if setup.record.attribution else 0))
+        self._network = compiled.made(self._warm)
         self._transport = Transport(self._options.exchange.time_limit)
         about = self._restored()
         self._exchange = Exchange(
@@ -391,6 +389,13 @@ class MachWorker:
         return about
 
     # -- values
+
+    def _warm(self) -> Any:
+        """The network, compiled."""
+        record, made = self._setup.record, self._built()
+        attributed = min(self._options.batch_size, record.rows, len(self._validation))
+        made.warm_up(attributed if record.attribution else 0)
+        return made
 
     def _built(self) -> Any:
         setup = self._setup
