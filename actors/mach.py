@@ -133,16 +133,21 @@ class MachWorker:
     """Plain class behind `MachActor`; tests construct it as it is."""
 
     def __init__(self, setup: Setup) -> None:
+        self._setup, self._options = setup, setup.options
+        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
+        self._outgoing.log.info("the process has begun")
         if not setup.options.resources.get("gpus"):
             compiled.keep()
         device.configure(setup.options.cpus)
-        self._setup, self._options = setup, setup.options
+        self._outgoing.log.info("TensorFlow is loaded")
         data = setup.data
         self._train_split, self._validation, self._test = ray.get([*data.train, *data.validation, *data.test])
         self._splits: dict[str, Split] = {s.fingerprint: s for s in (self._validation, self._test)}
         if not data.private:
             self._splits[self._train_split.fingerprint] = self._train_split
+        self._outgoing.log.info("data is here")
         self._network = compiled.made(self._warm)
+        self._outgoing.log.info("network is compiled")
         self._transport = Transport(self._options.exchange.time_limit)
         about = self._restored()
         self._exchange = Exchange(
@@ -166,7 +171,6 @@ class MachWorker:
         self._evaluations: dict[tuple[str, int], Evaluation] = {}
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = {}
-        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
         self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had

@@ -123,12 +123,13 @@ class Watch:
         self._crew = self._make()
         for name in self._topology.learners:
             self._learners[name] = self._start(name, self._first)
+        self._tell(f"{len(self._learners)} learners are starting")
         self._sets.step = max(learner.step for learner in self._learners.values())
         self._await_first()
-        description = self._crew.recorder.describe.remote(*_described(self._topology))
         for learner in self._learners.values():
             self._run(learner)
         self._tell(f"{len(self._learners)} learners are training; run folder {self._folder}")
+        description = self._crew.recorder.describe.remote(*_described(self._topology))  # drawing takes half a second
         while not all(learner.over for learner in self._learners.values()):
             self._turn(POLL_SECONDS)
         self._save(self._learners.values())  # the last set holds what each has come to
