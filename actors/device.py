@@ -24,7 +24,7 @@ def configure(cpus: float) -> None:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """No search for garbage, which an import does not make (a quarter of its time), nor later among what it has made."""
+    """No search for garbage: an import makes none, and it takes a quarter of the time; nor later among what it made."""
     collected = gc.isenabled()
     gc.disable()
     try:
