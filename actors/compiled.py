@@ -13,6 +13,9 @@ from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from shutil import disk_usage
+from typing import TypeVar
+
+Network = TypeVar("Network")
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 """Entries that are older are removed."""
@@ -44,13 +47,13 @@ def keep() -> None:
             os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} {flag}".strip()
 
 
-def made(compile: Callable[[], None]) -> None:
-    """Do what compiles; once more, without what was kept, if that can't be read."""
+def made(build: Callable[[], Network]) -> Network:
+    """What `build` makes and compiles; built once more, without what was kept, if that can't be read."""
     import tensorflow as tf
 
     try:
-        compile()
+        return build()
     except tf.errors.OpError:
         for entry in folder().glob("*"):
             entry.unlink(missing_ok=True)
-        compile()
+        return build()  # anew, because XLA remembers of a function that it could not be had

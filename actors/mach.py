@@ -146,20 +146,24 @@ class MachWorker:
     """Plain class behind `MachActor`; tests construct it as it is."""
 
     def __init__(self, setup: Setup) -> None:
+        self._setup, self._options = setup, setup.options
+        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
+        self._outgoing.log.info("the process has begun")
         if not setup.options.resources.get("gpus"):
             compiled.keep()
         device.configure(setup.options.cpus)
-        self._setup, self._options = setup, setup.options
+        self._outgoing.log.info("TensorFlow is loaded")
         data = setup.data
         self._train_split, self._validation, self._test = ray.get([*data.train, *data.validation, *data.test])
         self._splits: dict[str, Split] = {s.fingerprint: s for s in (self._validation, self._test)}
         if not data.private:
             self._splits[self._train_split.fingerprint] = self._train_split
-        self._network = self._built()
-        attributed = min(self._options.batch_size, setup.record.rows, len(self._validation))
-        compiled.made(lambda: self._network.warm_up(attributed if setup.record.attribution else 0))
+        self._outgoing.log.info("data is here")
+        self._network = compiled.made(self._warm)
+        self._outgoing.log.info("network is compiled")
         self._transport = Transport(self._options.exchange.time_limit)
         about = self._restored()
+        self._outgoing.start = self._network.version
         self._exchange = Exchange(
             name=setup.name,
             incarnation=setup.incarnation,
@@ -182,7 +186,6 @@ class MachWorker:
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = dict(about["final"]) if about else {}
         self._evaluated = bool(self._final)  # on the whole sets, after the last step
-        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder, self._network.version)
         self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
@@ -431,6 +434,13 @@ class MachWorker:
         return about
 
     # -- values
+
+    def _warm(self) -> Any:
+        """The network, compiled."""
+        record, made = self._setup.record, self._built()
+        attributed = min(self._options.batch_size, record.rows, len(self._validation))
+        made.warm_up(attributed if record.attribution else 0)
+        return made
 
     def _built(self) -> Any:
         setup = self._setup

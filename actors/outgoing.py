@@ -30,11 +30,12 @@ class Outgoing:
 
     Args:
         recorder: its handle.
-        start: the step that this incarnation goes on from.
     """
 
-    def __init__(self, learner: str, incarnation: int, recorder: Any, start: int = 0) -> None:
-        self._learner, self._incarnation, self._recorder, self._start = learner, incarnation, recorder, start
+    def __init__(self, learner: str, incarnation: int, recorder: Any) -> None:
+        self._learner, self._incarnation, self._recorder = learner, incarnation, recorder
+        #: the step that this incarnation goes on from
+        self.start = 0
         self._waiting: list[tuple[Record, bool]] = []  # with whether TensorBoard gets it
         self._added, self._stride = 0, 1  # since the last parcel was made; of so many records one is kept
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
@@ -103,7 +104,7 @@ class Outgoing:
             plotted = tuple(index for index, (_, chosen) in enumerate(self._waiting) if chosen)
             lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
             about = (self._learner, self._incarnation, self._sequence)
-            self._parcel = Parcel(*about, records, plotted, lines, self._start)
+            self._parcel = Parcel(*about, records, plotted, lines, self.start)
             self._waiting, self._added, self._stride = [], 0, 1
             self._sequence += 1
             self._sent = self.taken

@@ -25,7 +25,7 @@ def run(chain: Path, settings: Mapping[str, object]) -> Run:
         options = [f"--set={key}={value}" for key, value in settings.items()]
         outcome = said("topology.cli", "run", chain, "--json", f"--runs={folder}", *options)
         place = Path(outcome["run"])
-        records = {path.stem: _read(path) for path in sorted((place / "records").glob("*.jsonl"))}
+        records = {path.stem: read(path) for path in sorted((place / "records").glob("*.jsonl"))}
         return Run(outcome["learners"], records, (place / "logs" / "driver.log").read_text())
 
 
@@ -37,5 +37,6 @@ def said(module: str, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _read(path: Path) -> list[dict]:
+def read(path: Path) -> list[dict]:
+    """Records in the order in which they were written, without the seals."""
     return [record for record in map(json.loads, path.read_text().splitlines()) if "seal" not in record]

@@ -114,6 +114,7 @@ def _go(
     dataset = data.load(topology.data, folder=beside)
     tell(data.describe(dataset))
     with cluster.connected(address) as ray:
+        tell("Ray is up")
         cluster.await_resources(ray, topology)
         refuse(shadow.on_hosts(SURVEY))
         folder = make_folder()

@@ -95,13 +95,15 @@ class Watch:
         self._crew = crew  # from here on there is something to stop
         for name in self._topology.learners:
             self._members[name] = self._start(name, self._first)
+        self._tell(f"starting {', '.join(self._members)}")
         self._await_first()
-        description = self._figures.describe(self._topology) if self._first == 0 else self._ray.put(None)
         for member in self._members.values():
             member.state = "running"
         for member in self._members.values():
             self._run(member)
         self._tell(f"training {', '.join(self._members)}; run folder {self._folder}")
+        # drawing takes half a second: the learners train meanwhile
+        description = self._figures.describe(self._topology) if self._first == 0 else self._ray.put(None)
         while not all(member.over for member in self._members.values()):
             self._turn()
         self._keep_last()

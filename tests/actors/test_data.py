@@ -267,3 +267,9 @@ def test_debians_fashion_mnist(fashion):
     # The mean of the training pixels of this set, published with it: 0.2860.
     total = fashion.train.inputs.sum(dtype=np.int64) + fashion.validation.inputs.sum(dtype=np.int64)
     assert abs(total / (60000 * 784 * 255) - 0.2860) < 1e-4
+
+
+def test_digits_are_scikit_learns_whether_its_file_is_found_or_not(monkeypatch):
+    quick = data._digits_rows()
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+    assert np.array_equal(quick, data._digits_rows())

@@ -4,11 +4,12 @@ import subprocess
 import sys
 
 PROGRAM = """
-import sys
+import gc, sys
 from actors import device
 device.configure(2.5)
 heavy = [name for name in ("keras", "sklearn", "matplotlib") if name in sys.modules]
 assert not heavy, heavy
+assert gc.isenabled()
 import tensorflow as tf
 assert tf.config.threading.get_intra_op_parallelism_threads() == 2
 from learners import mach
