@@ -69,9 +69,10 @@ def _run(arguments: Arguments) -> int:
 
 
 def _resume(arguments: Arguments) -> int:
-    from topology import driver, parse
+    from topology import driver, parse, status
 
     folder = _folder(arguments)
+    status.read(folder)  # it is a run's
     if arguments.detach:
         return _detached(arguments)
     topology = parse.load(folder / "chain.yaml")

@@ -284,13 +284,13 @@ class Watch:
             time.sleep(POLL_SECONDS / 10)
 
     def _stop(self) -> None:
-        """A set of what there is, then the end of every learner's loop."""
+        """The end of every learner's loop, and a set of what there is then: no step that is recorded is lost."""
         if self._crew is None or not self._members:
             return
         deadline = time.monotonic() + STOP_SECONDS
-        self._sets.ask(self._members)
         for member in self._members.values():
             member.actor.stop.remote()
+        self._sets.ask(self._members)
         while any(member.open for member in self._members.values()) and time.monotonic() < deadline:
             self._collect_ends(deadline - time.monotonic())
         if not self._await_sets(max(1.0, deadline - time.monotonic())):

@@ -255,7 +255,7 @@ class Run:
         (found,) = self._runs.glob("*/run.json")
         return found.parent
 
-    def training(self, seconds=120):
+    def training(self, seconds=200):
         self.program.says("; run folder", seconds)
         return self
 
@@ -312,6 +312,12 @@ class Run:
             assert {split for one in self.records(learner, "final") for split in one.values if "accuracy" in split}
             assert len(self.records(learner, "final")) == 2  # validation and test
         return True
+
+
+@pytest.fixture(name="free_port")
+def gives_free_port():
+    """Gives a port that nobody listens on."""
+    return free_port
 
 
 @pytest.fixture

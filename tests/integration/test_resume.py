@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +35,26 @@ def kill_all(run, marked):
     run.program.status(20)
 
 
+def shown(program, eventually, free_port, folder):
+    """Steps of each learner's curve, as TensorBoard's page gets them from its default data server."""
+    port = free_port()
+    board = program("-m", "tensorboard.main", "--logdir", folder / "tensorboard", "--port", port)
+    page = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?tag=speed%2Fsteps_per_second&run="
+
+    def curve(learner):
+        with suppress(OSError), urllib.request.urlopen(page + learner) as answer:
+            return [step for _, step, _ in json.load(answer)]
+        return []
+
+    found = {learner: eventually(lambda name=learner: curve(name), 60) for learner in ("bottom", "middle", "top")}
+    board.end()
+    return found
+
+
 @pytest.mark.parametrize("moment", range(KILLS))
-def test_everything_is_killed_and_the_run_goes_on_from_a_complete_set(start, resume, marked, moment):
+def test_everything_is_killed_and_the_run_goes_on_from_a_complete_set(
+    start, resume, marked, program, eventually, free_port, moment
+):
     """Case 20, 30."""
     steps = 1500
     run = start(steps=steps, every=100).training()
@@ -52,6 +71,7 @@ def test_everything_is_killed_and_the_run_goes_on_from_a_complete_set(start, res
         again.says(f"{learner} goes on from step {step}")
     assert again.program.status(200) == 0, again.said + again.program.err
     assert run.is_whole(steps)
+    assert set(map(tuple, shown(program, eventually, free_port, run.folder).values())) == {tuple(range(20, 1501, 20))}
     assert state_of(run) == ("ended", 0)
     refused = resume(run.folder)
     assert refused.program.status(60) == 2 and "this run is done" in refused.program.err
