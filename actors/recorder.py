@@ -39,6 +39,7 @@ LAYOUT = {
         "refused, lost, late, dropped": ["Multiline", ["exchange/(refused|unreadable|lost|late|dropped).*"]],
         "bytes, inline and through the object store": ["Multiline", ["bytes/.*"]],
         "steps per second": ["Multiline", ["speed/steps_per_second"]],
+        "where a learner's time goes, seconds": ["Multiline", ["seconds/.*"]],
     }
 }
 """What TensorBoard's custom scalars page shows: the figures of asynchrony where people look."""

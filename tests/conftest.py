@@ -25,9 +25,15 @@ def find_python38() -> str | None:
     return None
 
 
+def find_browser() -> str | None:
+    """The path of a Chromium."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
 #: word -> (is it here?, what to do where it is not)
 NEEDS = {
     "fashion": (FASHION.exists, "no Fashion-MNIST here: apt-get install dataset-fashion-mnist (Debian, Ubuntu)"),
+    "browser": (find_browser, "no Chromium here: apt-get install chromium (Debian)"),
     "py38": (find_python38, "no Python 3.8 here: put a python3.8 on PATH, or `pyenv install 3.8`"),
 }
 
