@@ -402,6 +402,8 @@ class MachWorker:
         step = self._exchange.version
         if step == self._options.steps and not (self._evaluated or self._stopped):
             return
+        if self._stopped and not self._left:  # one more step may be under way: it belongs into the last set
+            return
         while not self._wanted_sets.empty():
             number = self._wanted_sets.get()
             assert step == self._network.version, "a state is saved between two steps"

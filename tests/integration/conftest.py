@@ -210,7 +210,7 @@ def records():
 
     def read(run, learner):
         lines = Path(run, "records", f"{learner}.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if not line.startswith('{"seal"')]
 
     return read
 

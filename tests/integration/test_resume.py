@@ -141,7 +141,7 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
     """Case 11."""
     run = start(steps=100_000, every=200)
     if when == "while it loads":
-        run.says("loading: ")
+        run.says("starting bottom")
         run.program.signal(signal.SIGINT)
     else:
         run.training().reaches("bottom", 300)
