@@ -190,6 +190,7 @@ class Watch:
         text = why if f"learners.{member.name}:" in why else f"learners.{member.name}: {why}"
         if not again:
             member.state = "failed"
+            self._figures.look()  # what it reached since the last round
             seen = self._figures.latest.get(member.name, {})
             self._outcome.learners[member.name] = outcome.last_seen("failed", seen, member.restarts, text)
             self._problem(f"{text}; it has been started again {member.restarts} times" if member.restarts else text)
