@@ -99,6 +99,7 @@ class Setup:
     options: Options
     children: Mapping[str, int]  #: width of embedding, in order
     parents: Mapping[str, int]  #: batch size
+    gradient_rows: int  #: of one step's gradients at most: the batches of those parents that send any
     data: Data
     record: Recording
     recorder: Any  #: its handle
@@ -445,9 +446,16 @@ class MachWorker:
         return made
 
     def _built(self) -> Any:
-        setup = self._setup
+        setup, data = self._setup, self._setup.data
         return network(
-            setup.name, setup.seed, self._options, setup.children, setup.parents, setup.data.width, setup.data.classes
+            setup.name,
+            setup.seed,
+            self._options,
+            setup.children,
+            setup.parents,
+            setup.gradient_rows,
+            data.width,
+            data.classes,
         )
 
     def _rows(self, batch: int) -> np.ndarray:
@@ -550,6 +558,7 @@ def network(
     options: Options,
     children: Mapping[str, int],
     parents: Mapping[str, int],
+    gradient_rows: int,
     width: int,
     classes: int,
 ) -> Any:
@@ -564,12 +573,19 @@ def network(
         embedding=options.embedding,
         synthetic=options.synthetic.hidden,
         batch=options.batch_size,
-        gradient_rows=sum(parents.values()),
+        gradient_rows=gradient_rows,
         answer_rows=max(parents.values(), default=0),
     )
     rule = optimizers.Rule(**{name: getattr(options.optimizer, name) for name in optimizers.Rule._fields})
     weights = derive(seed, "weights", name)
-    return mach.Mach(shape, rule, seed=weights, dropout=options.dropout, weight=options.synthetic.weight)
+    return mach.Mach(
+        shape,
+        rule,
+        seed=weights,
+        dropout=options.dropout,
+        weight=options.synthetic.weight,
+        parents_rate=options.exchange.gradient_rate,
+    )
 
 
 class _Speed:

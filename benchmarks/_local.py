@@ -30,8 +30,9 @@ class Learner:
         self.data, self.steps = dataset, 0
         children = {other: topology.learners[other].embedding for other in topology.children_of(name)}
         parents = {other: topology.learners[other].batch_size for other in topology.parents_of(name)}
+        rows = topology.gradient_rows_of(name)
         self.network = network(
-            name, self.seed, self.options, children, parents, dataset.width, dataset.classes
+            name, self.seed, self.options, children, parents, rows, dataset.width, dataset.classes
         )  # fmt: skip
         self.network.warm_up()
         #: (features, gradient) that parents have left

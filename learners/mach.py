@@ -52,15 +52,22 @@ class Mach(tf.Module):
         distil    `weight` x mean squared error of the synthetic input against what children answered, and the
                   synthetic pass's share of the target loss
         parents   the encoder's derivative of <embedding, gradient> for gradients that parents sent, with the same
-                  forward pass as the answer they got: synthetic input, no dropout
+                  forward pass as the answer they got: synthetic input, no dropout; at `parents_rate` x the rate
     Each objective has an optimiser state of its own. Without children there is no synthetic input and one target pass.
     """
 
     def __init__(
-        self, shape: Shape, rule: optimizers.Rule, *, seed: int, dropout: float = 0.0, weight: float = 1.0
+        self,
+        shape: Shape,
+        rule: optimizers.Rule,
+        *,
+        seed: int,
+        dropout: float = 0.0,
+        weight: float = 1.0,
+        parents_rate: float = 1.0,
     ) -> None:
         super().__init__()
-        self.shape, self.rule, self.dropout, self.weight = shape, rule, dropout, weight
+        self.shape, self.rule, self.dropout, self.weight, self.parents_rate = shape, rule, dropout, weight, parents_rate
         self.downstream = sum(shape.children)
         widths = {
             "encoder": (shape.features + self.downstream, *shape.hidden, shape.embedding),
@@ -296,10 +303,12 @@ class Mach(tf.Module):
         """Work out what every objective does to its weights, then write: no weight is read after its first change."""
         writes = []
         for count, (name, weights) in zip(tf.unstack(counts, len(self.objectives)), self.objectives.items()):
-            # only the learner's own objectives decay: a parent's gradient must not shrink a weight a second time
-            rule = self.rule._replace(weight_decay=0.0) if name == "parents" else self.rule
+            rule, speed = self.rule, rate
+            if name == "parents":
+                # only the learner's own objectives decay: a parent's gradient must not shrink a weight a second time
+                rule, speed = self.rule._replace(weight_decay=0.0), self.parents_rate * rate
             for weight, gradient, slots in zip(weights, gradients.get(name, []), self.slots[name]):
-                addition, new = optimizers.delta(rule, weight, gradient, slots, rate, count)
+                addition, new = optimizers.delta(rule, weight, gradient, slots, speed, count)
                 writes += [(weight.assign_add, addition), *zip((slot.assign for slot in slots), new)]
         for write, value in writes:
             write(value)

@@ -73,6 +73,9 @@ class Exchange(Options, frozen=True):
     clip: Annotated[
         float, Meta(gt=0.0, description="greatest norm of a received gradient; a longer one is shortened")
     ] = 1.0
+    gradient_rate: Annotated[
+        float, Meta(gt=0.0, description="rate at which received gradients are applied, as a share of the learning rate")
+    ] = 0.1
     queue: Annotated[
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
     ] = 8
@@ -183,6 +186,11 @@ class Topology(Options, frozen=True, kw_only=True):
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the learners that ask `name`, in the order of the file."""
         return tuple(other for other in self.learners if name in self.children_of(other))
+
+    def gradient_rows_of(self, name: str) -> int:
+        """Rows of gradients that `name` gets at most in one step: the batches of those parents that send any."""
+        above = [self.learners[parent] for parent in self.parents_of(name)]
+        return sum(parent.batch_size for parent in above if parent.exchange.gradients)
 
     def around(self, name: str) -> tuple[str, ...]:
         """Names of its children and parents."""

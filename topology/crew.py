@@ -75,6 +75,7 @@ def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: An
             options=chosen,
             children={child: topology.learners[child].embedding for child in topology.children_of(name)},
             parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
+            gradient_rows=topology.gradient_rows_of(name),
             data=data,
             record=topology.record,
             recorder=recorder,

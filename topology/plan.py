@@ -144,8 +144,8 @@ def _row(topology: Topology, name: str, features: int, classes: int, host: str |
     encoder = weights((features + below, *learner.hidden, learner.embedding))
     head = weights((learner.embedding, classes))
     synthetic = weights((features, *learner.synthetic.hidden, below)) if children else 0
-    graded = any(topology.learners[parent].exchange.gradients for parent in topology.parents_of(name))
-    kept = SLOTS[learner.optimizer.name] * (encoder + head + synthetic + (encoder if graded else 0))
+    graded = encoder if topology.gradient_rows_of(name) else 0
+    kept = SLOTS[learner.optimizer.name] * (encoder + head + synthetic + graded)
     needs = needs_of(topology, name)
     cpus = needs.pop("CPU")
     return Row(

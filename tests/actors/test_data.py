@@ -4,7 +4,6 @@ import functools
 import gzip
 import hashlib
 import http.server
-import os
 import pickle
 import struct
 import subprocess
@@ -252,12 +251,10 @@ def test_importing_the_module_loads_nothing_heavy():
 
 @pytest.fixture(scope="module")
 def fashion():
-    required = "fashion" in os.environ.get("MACHWORKS_REQUIRE", "").split(",")
-    if not data.DEBIAN.is_dir() and not required:
-        pytest.skip("Debian's dataset-fashion-mnist is not installed")
     return load(Data(name="fashion_mnist", path=str(data.DEBIAN), validation=5000))
 
 
+@pytest.mark.needs("fashion")
 def test_debians_fashion_mnist(fashion):
     assert [len(part) for part in (fashion.train, fashion.validation, fashion.test)] == [55000, 5000, 10000]
     assert fashion.shape == (28, 28) and fashion.classes == 10 and fashion.scale == 1 / 255

@@ -73,8 +73,8 @@ def finished():
         splits = {"train": (split(50, 1),), "validation": (split(21, 2),), "test": (split(17, 3),)}
         data = Data(**splits, private=False, width=5, classes=3, dtype="<f4", example=(5,), scale=1.0, offset=0.0)
         recorder = Recorder()
-        setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, data, RECORD, recorder, None, 1e9)
-        above = replace(setup, name="top", options=TOP, children={"bottom": 4}, parents={})
+        setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, 8, data, RECORD, recorder, None, 1e9)
+        above = replace(setup, name="top", options=TOP, children={"bottom": 4}, parents={}, gradient_rows=0)
         workers = {made.name: MachWorker(made) for made in (setup, above)}
         callers = {name: watched(worker._network) for name, worker in workers.items()}
         handles = {

@@ -126,6 +126,7 @@ def made(ray_here, monkeypatch):
             options=chosen,
             children=dict.fromkeys(children, EMBEDDING),
             parents=parents or {},
+            gradient_rows=sum((parents or {}).values()),
             data=data,
             record=record or Record(every=3, rows=30, attribution=0),
             recorder=kept,

@@ -112,6 +112,10 @@ class Program:
         poll(lambda: text in self.err + self.out or self._process.poll() is not None, seconds, text)
         assert text in self.err + self.out, self.out + self.err
 
+    def started(self, text, seconds=60):
+        """Wait until a process with that in its command line is among those that it started."""
+        poll(lambda: any(text in line for line in marked(self.mark).values()), seconds, text)
+
     def end(self):
         """Kill what is left."""
         for pid in (self._process.pid, *marked(self.mark)):

@@ -376,8 +376,7 @@ def test_an_interrupt_at_the_start_and_a_second_one_leave_nothing(machworks, cha
 
 def test_sigterm_while_ray_starts(machworks, chain, leftovers):
     run = machworks("run", chain)
-    run.says("training, ")  # the line about the data, just before
-    time.sleep(1.0)
+    run.started("gcs_server")
     run.signal(signal.SIGTERM)
     assert run.status(20) == 130, run.err
     assert leftovers(run, within=10) == {} and "Traceback" not in run.err

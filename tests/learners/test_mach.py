@@ -27,8 +27,10 @@ DROPPING = dict(rule=Rule("momentum"), dropout=0.5)
 
 
 @cache
-def built(rule=SGD, seed=1, dropout=0.0, weight=1.0, **shape):
-    made = Mach(SHAPE._replace(**shape), rule, seed=seed, dropout=dropout, weight=weight)
+def built(rule=SGD, seed=1, dropout=0.0, weight=1.0, parents_rate=1.0, **shape):
+    made = Mach(
+        SHAPE._replace(**shape), rule, seed=seed, dropout=dropout, weight=weight, parents_rate=parents_rate
+    )  # fmt: skip
     return made, started(made)
 
 
@@ -100,6 +102,7 @@ class Slow:
     def __init__(self, mach):
         state = mach.save()
         self.rule, self.weight, self.children = mach.rule, mach.weight, mach.shape.children
+        self.parents_rate = mach.parents_rate
         self.weights = {name: [w.astype(float) for w in part(state, name)] for name in ("encoder", "head", "synthetic")}
         self.slots = {  # one state for each objective
             name: {(p, i): self._slots(state, name, n) for n, (p, i) in enumerate(self._moved(name))}
@@ -181,7 +184,9 @@ class Slow:
                 self.weights[name][i] += self.change(objective, theta, g, slots, rate)
 
     def change(self, objective, theta, g, slots, rate):
-        rule, decay = self.rule, 0.0 if objective == "parents" else self.rule.weight_decay
+        rule, decay = self.rule, self.rule.weight_decay
+        if objective == "parents":
+            rate, decay = rate * self.parents_rate, 0.0
         if rule.decay == "coupled":
             g = g + decay * theta
         if rule.name == "adam":
@@ -199,7 +204,7 @@ class Slow:
 CASES = {
     "no child": dict(rule=Rule("adam", weight_decay=0.1, decay="decoupled"), children=()),
     "one child": dict(rule=Rule("adam", beta_2=0.9, weight_decay=0.1), weight=3.0),
-    "two children": dict(rule=Rule("momentum"), children=(3, 2)),
+    "two children": dict(rule=Rule("momentum"), children=(3, 2), parents_rate=0.25),
 }
 
 

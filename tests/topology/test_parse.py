@@ -382,6 +382,7 @@ def options(path: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
             "time_limit": st.floats(1.0, 1e9),
             "max_staleness": whole,
             "clip": rate,
+            "gradient_rate": rate,
             "queue": st.integers(7, 99),
             "gradients": st.booleans(),
         },
