@@ -602,4 +602,5 @@ class _Speed:
         return self._speed or speed
 
 
-MachActor = ray.remote(max_concurrency=2, max_restarts=0)(MachWorker)
+# a message is a call, and Ray's notes of every call cost a fifth of it
+MachActor = ray.remote(max_concurrency=2, max_restarts=0, enable_task_events=False)(MachWorker)

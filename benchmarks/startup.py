@@ -29,7 +29,7 @@ from benchmarks import _report, _runs
 
 CHAIN = Path("topology/chains/digits.yaml")
 STEPS = 5
-TOLD = {"rows;": "data", "Ray is up": "ray", "are starting": "starting", "are training": "training"}
+TOLD = {"rows;": "data", "Ray is up": "ray", "starting bottom": "starting", "training bottom": "training"}
 LOGGED = {"process has begun": "process", "TensorFlow is loaded": "tensorflow", "network is compiled": "compiled"}
 ORDER = ("data", "ray", "starting", "process", "tensorflow", "compiled", "training", "first_step", "all_stepped")
 
