@@ -158,7 +158,7 @@ def _unpacked(body: bytes, count: int, precision: str) -> NDArray[Any]:
     if precision == "int4":
         pairs = np.frombuffer(body, np.uint8)
         halves = _without_padding(np.stack([pairs & 15, pairs >> 4], 1).ravel(), count).astype(np.int16)
-        return halves - 16 * (halves > 7)
+        return np.where(halves > 7, halves - 16, halves).astype(np.int16)
     return np.frombuffer(body, "<i2" if precision == "int16" else "i1").astype(np.int16)
 
 

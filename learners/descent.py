@@ -29,7 +29,6 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from learners import rbd_options
 from learners.bases import Basis
 from learners.clocks import Name
 from learners.compartments import Compartment
@@ -37,7 +36,9 @@ from learners.coordinates import payload_bytes, quantise
 from learners.directions import Directions, Drawn, Learned, Past, Whole
 from learners.floating import Weights
 from learners.layout import Tensor
-from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds
+from learners.rbd_defaults import layout, outer_weight
+from learners.rbd_options import AnyLearner, Coordinates, Correlation, Fpd, Local, Nes, Rbd, Sgd, has_rounds
+from learners.rbd_refusals import arithmetic
 from learners.replica import Diverged, Grid, Patch, Replica, Update
 from learners.schedules import rate as scheduled
 from learners.shaping import centred_ranks, correlation, kept, transformed
@@ -192,8 +193,8 @@ def start(method: Method, theta_0: Floats, seed: int, number: int = 0) -> Worker
     """A worker that has done nothing yet, with exact weights or, where an option contradicts these, float ones."""
     learner = method.learner
     directions = _directions(method, seed, number)
-    weight = rbd_options.outer_weight(learner)
-    if rbd_options.arithmetic(learner)[0] == "exact" and not isinstance(learner, Sgd):
+    weight = outer_weight(learner)
+    if arithmetic(learner)[0] == "exact" and not isinstance(learner, Sgd):
         return Worker(number, Replica.at_start(directions, Grid(learner.exchange.bits, weight), theta_0))
     return Worker(number, Weights(directions, theta_0, weight, learner.update.momentum, learner.update.nesterov))
 
@@ -211,7 +212,7 @@ def _directions(method: Method, seed: int, number: int) -> Directions:
     drawn = Basis(d, basis.distribution, basis.normalize, basis.antithetic)
     if basis.learn:
         return Learned(seed, method.size, drawn, (0,) * d)
-    parts = tuple(rbd_options.layout(learner, method.tensors, number))
+    parts = tuple(layout(learner, method.tensors, number))
     redraw = 0 if isinstance(learner, Fpd) else basis.redraw or 1
     return Drawn(seed, parts, drawn, redraw, basis.per == "group", basis.keep)
 
@@ -356,7 +357,7 @@ def _sent(method: Method, worker: Worker, way: _Way) -> tuple[Update, NDArray[An
     update = _update(method, worker, way.coordinates, _plain_patches(method, worker, way))
     shared: NDArray[Any] = worker.shared.shared(update)
     given = learner.update.correlation
-    if way.wanted is None or given == rbd_options.Correlation():
+    if way.wanted is None or given == Correlation():
         return update, shared
     moved = worker.shared.value(shared)
     cosine = correlation(moved, way.wanted)
