@@ -54,7 +54,7 @@ class KerasModel:
         self._model, self._example = model, example
         self._layers = {id(v): i for i, layer in enumerate(model.layers) for v in layer.trainable_variables}
         self.tensors: tuple[Tensor, ...] = laid_out([self._described(v) for v in model.trainable_variables])
-        self._state: list[Array] = [np.array(v) for v in model.non_trainable_variables]
+        self._state: list[Array] = [v.numpy() for v in model.non_trainable_variables]
         last = getattr(model.layers[-1], "activation", None)
         self._probabilities = getattr(last, "__name__", "") == "softmax"
         self._gradient = tf.function(self._loss_and_gradient, jit_compile=True, autograph=False)
@@ -63,7 +63,7 @@ class KerasModel:
     @property
     def initial(self) -> NDArray[np.float32]:
         """The weights that Keras has drawn, float32 [D]."""
-        return np.concatenate([np.ravel(np.array(v)) for v in self._model.trainable_variables])
+        return np.concatenate([np.ravel(v.numpy()) for v in self._model.trainable_variables])
 
     def loss_and_gradient(
         self, theta_D: NDArray[np.float32], x_BF: Array, labels_B: Array

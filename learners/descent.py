@@ -22,29 +22,22 @@ Letters: D weights, d directions, M compartments, H local steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.bases import Basis
 from learners.clocks import Name
-from learners.compartments import Compartment
 from learners.coordinates import payload_bytes, quantise
-from learners.directions import Directions, Drawn, Learned, Past, Whole
-from learners.floating import Weights
-from learners.layout import Tensor
-from learners.rbd_defaults import layout, outer_weight
-from learners.rbd_options import AnyLearner, Coordinates, Correlation, Fpd, Local, Nes, Rbd, Sgd, has_rounds
-from learners.rbd_refusals import arithmetic
-from learners.replica import Diverged, Grid, Patch, Replica, Update
-from learners.schedules import rate as scheduled
+from learners.directions import Directions, Learned, Past
+from learners.rbd_options import Correlation, Local, Nes, Rbd, Sgd
+from learners.replica import Diverged, Patch, Update
 from learners.shaping import centred_ranks, correlation, kept, transformed
+from learners.workers import Method, Worker
 
 Floats = NDArray[np.float32]
-Shared = Union[Replica, Weights]
 
 
 class Problem(NamedTuple):
@@ -54,129 +47,6 @@ class Problem(NamedTuple):
     loss: Callable[[Floats, Any], float]  #: the mean loss alone, for nes
 
 
-@dataclass(frozen=True)
-class Method:
-    """What does not change in a run."""
-
-    learner: AnyLearner  #: filled options
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def size(self) -> int:
-        """D."""
-        return self.tensors[-1].stop
-
-    @property
-    def rounds(self) -> bool:
-        """Whether a worker takes steps at weights of its own."""
-        return has_rounds(self.learner)
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """What is done to coordinates."""
-        return self.learner.coordinates if isinstance(self.learner, Rbd) else Coordinates()
-
-    @property
-    def residual(self) -> str:
-        """What becomes of what an update misses."""
-        return "none" if isinstance(self.learner, Sgd) else self.learner.exchange.residual or "none"
-
-    @property
-    def precision(self) -> str:
-        """Of coordinates on the wire."""
-        return "float32" if isinstance(self.learner, Sgd) else self.learner.exchange.precision or "float32"
-
-    def steps(self) -> int:
-        """Training steps of one round."""
-        if self.rounds:
-            assert not isinstance(self.learner, Sgd)
-            return self.learner.exchange.every or 1
-        return self.coordinates.continuous
-
-    def batches(self, directions: Directions) -> int:
-        """Batches that one round takes."""
-        if isinstance(self.learner, Nes):
-            own = self.learner.offspring.batches == "own"
-            return sum(part.dimensions for part in directions.parts) if own else 1
-        return self.steps()
-
-    def rate(self, step: int) -> float:
-        """Learning rate of a step."""
-        given = self.learner.update
-        assert given.rate is not None and given.schedule is not None, "options are filled before they are used"
-        return scheduled(
-            given.rate, given.schedule, given.warmup, step, self.learner.steps, at=given.at, factor=given.factor
-        )
-
-    def plain(self, step: int) -> bool:
-        """Whether this step is a gradient step whatever the directions are."""
-        given = self.learner.update.plain
-        return step < given.first or step >= self.learner.steps - given.last
-
-    def takes_gradient(self, tensor: Tensor) -> bool:
-        """Whether this tensor is in a layer that takes gradient steps."""
-        given = self.learner.update.plain
-        return given.layer is not None and (tensor.layer == given.layer) != given.others
-
-
-@dataclass(frozen=True, eq=False)
-class Worker:
-    """The whole state of one worker."""
-
-    number: int
-    shared: Shared  #: T; all that other workers know too
-    incarnation: int = 0
-    sequence: int = 0  #: of its next update
-    step: int = 0  #: training steps done
-    residual: Optional[NDArray[Any]] = None  #: e [D]; None is 0. Leaky: in units of gradient, else in those of T
-    carried: tuple[Floats, ...] = ()  #: coordinates that were not reset, per compartment; () is 0
-    travelled: Optional[Floats] = None  #: [d] the way along each direction since some were last redrawn
-
-    @property
-    def name(self) -> Name:
-        """Of its next update."""
-        return Name(self.number, self.incarnation, self.sequence)
-
-    def apply(self, updates: Sequence[Update]) -> Worker:
-        """With what others sent taken in; its own residual stays, so it goes along with T."""
-        return replace(self, shared=self.shared.apply(updates))
-
-    def save(self) -> dict[str, NDArray[Any]]:
-        """The whole state, by name."""
-        state = {f"shared/{key}": array for key, array in self.shared.save().items()}
-        state["counts"] = np.array([self.number, self.incarnation, self.sequence, self.step], np.int64)
-        kept = {"residual": self.residual, "travelled": self.travelled}
-        state.update({key: array for key, array in kept.items() if array is not None})
-        state.update({f"carried/{m}": array for m, array in enumerate(self.carried)})
-        directions = self.shared.directions
-        if isinstance(directions, Learned):
-            state["births"] = np.array(directions.births, np.int64)
-        if isinstance(directions, Past):
-            state.update({"past/rows": directions.rows, "past/oldest": np.array(directions.oldest)})
-        return state
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> Worker:
-        """As it was saved; `self` is a worker of the same method and start."""
-        directions = self.shared.directions
-        if isinstance(directions, Learned):
-            directions = replace(directions, births=tuple(state["births"].tolist()))
-        if isinstance(directions, Past):
-            directions = Past(state["past/rows"], int(state["past/oldest"]))
-        shared = {key[len("shared/") :]: array for key, array in state.items() if key.startswith("shared/")}
-        number, incarnation, sequence, step = state["counts"].tolist()
-        carried = tuple(state[f"carried/{m}"] for m in range(sum(key.startswith("carried/") for key in state)))
-        return Worker(
-            number,
-            replace(self.shared, directions=directions).restore(shared),
-            incarnation,
-            sequence,
-            step,
-            state.get("residual"),
-            carried,
-            state.get("travelled"),
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Round:
     """What came of a round."""
@@ -184,47 +54,6 @@ class Round:
     worker: Worker
     update: Optional[Update]  #: to be sent to all; None where the round was passed over
     metrics: dict[str, float] = field(default_factory=dict)
-
-
-# ---------------------------------------------------------------- a start
-
-
-def start(method: Method, theta_0: Floats, seed: int, number: int = 0) -> Worker:
-    """A worker that has done nothing yet, with exact weights or, where an option contradicts these, float ones."""
-    learner = method.learner
-    directions = _directions(method, seed, number)
-    weight = outer_weight(learner)
-    if arithmetic(learner)[0] == "exact" and not isinstance(learner, Sgd):
-        return Worker(number, Replica.at_start(directions, Grid(learner.exchange.bits, weight), theta_0))
-    return Worker(number, Weights(directions, theta_0, weight, learner.update.momentum, learner.update.nesterov))
-
-
-def _directions(method: Method, seed: int, number: int) -> Directions:
-    learner = method.learner
-    if isinstance(learner, Local):
-        return Whole(method.size)
-    if isinstance(learner, Sgd):
-        return Drawn(seed, (), Basis(1))
-    basis = learner.basis
-    d = basis.dimensions or 1
-    if basis.distribution == "gradients":
-        return Past(np.zeros((d, method.size), np.float32))
-    drawn = Basis(d, basis.distribution, basis.normalize, basis.antithetic)
-    if basis.learn:
-        return Learned(seed, method.size, drawn, (0,) * d)
-    parts = tuple(layout(learner, method.tensors, number))
-    redraw = 0 if isinstance(learner, Fpd) else basis.redraw or 1
-    return Drawn(seed, parts, drawn, redraw, basis.per == "group", basis.keep)
-
-
-def stream(learner: AnyLearner, name: str, number: int) -> str:
-    """Whose stream of batches (`batches.rows`) a worker trains on: one for all, or its own."""
-    return name if learner.exchange.same_data else f"{name}/{number}"
-
-
-def must_apply(learner: AnyLearner, waiting: int) -> bool:
-    """Whether a worker must apply the updates that are waiting before it goes on."""
-    return waiting > (learner.exchange.max_staleness if learner.exchange.mode == "async" else 0)
 
 
 # ---------------------------------------------------------------- a round
@@ -309,7 +138,8 @@ def _along_directions(method: Method, worker: Worker, problem: Problem, batches:
     wanted, total = np.zeros(method.size, np.float32), np.zeros(method.size, np.float32)
     leaky = worker.residual if method.residual == "leaky" else None
     for h, batch in enumerate(batches):
-        theta = worker.shared.theta - _expanded(directions, worker.name, carried, method.size)
+        theta = worker.shared.theta
+        theta = theta - _expanded(directions, worker.name, carried, method.size) if carried else theta
         loss, gradient = _finite(*problem.gradient(theta, batch))
         rate = np.float32(method.rate(worker.step + h))
         step = rate * (gradient if leaky is None else leaky + gradient)
@@ -351,7 +181,7 @@ def _looked_around(method: Method, learner: Nes, worker: Worker, problem: Proble
 
 def _sent(method: Method, worker: Worker, way: _Way) -> tuple[Update, NDArray[Any]]:
     """The update, and its u in the units of T."""
-    learner, name = method.learner, worker.name
+    learner = method.learner
     if isinstance(learner, Sgd) or method.plain(worker.step):
         return _gradient_step(method, worker, way)
     update = _update(method, worker, way.coordinates, _plain_patches(method, worker, way))
@@ -363,17 +193,19 @@ def _sent(method: Method, worker: Worker, way: _Way) -> tuple[Update, NDArray[An
     cosine = correlation(moved, way.wanted)
     if given.plain_below is not None and cosine < given.plain_below:
         return _gradient_step(method, worker, way)
+    left_out = () if given.surgeon is None else _left_out(method, moved, way.wanted, given.surgeon)
+    if not (given.scale or left_out):
+        return update, shared
     scaled = tuple(c * np.float32(cosine) for c in way.coordinates) if given.scale else way.coordinates
-    patches = update.patches
-    if given.surgeon is not None:
-        patches += tuple(
-            Patch(t.start, t.stop, None)
-            for t in method.tensors
-            if not method.takes_gradient(t) and correlation(moved[t.place], way.wanted[t.place]) <= given.surgeon
-        )
-    update = _update(method, worker, scaled, patches)
-    assert update.name == name
+    update = _update(method, worker, scaled, update.patches + left_out)
     return update, worker.shared.shared(update)
+
+
+def _left_out(method: Method, moved: Floats, wanted: Floats, threshold: float) -> tuple[Patch, ...]:
+    """The tensors whose own cosine is not above the threshold."""
+    mine = [tensor for tensor in method.tensors if not method.takes_gradient(tensor)]
+    low = [t for t in mine if correlation(moved[t.place], wanted[t.place]) <= threshold]
+    return tuple(Patch(tensor.start, tensor.stop, None) for tensor in low)
 
 
 def _update(method: Method, worker: Worker, coordinates: Sequence[Floats], patches: tuple[Patch, ...]) -> Update:
@@ -465,8 +297,7 @@ def _expanded(directions: Directions, name: Name, coordinates: Sequence[Floats],
     """E c over all compartments; zeros where there is nothing to expand."""
     found = np.zeros(size, np.float32)
     for m, c in enumerate(coordinates):
-        part: Compartment = directions.parts[m]
-        part.scatter(directions.expand(m, [name], c[None]), found)
+        directions.parts[m].scatter(directions.expand(m, [name], c[None]), found)
     return found
 
 

@@ -16,6 +16,8 @@ from learners.options import Count, NotNegative, Options, Positive
 
 Precision = Literal["float32", "int16", "int8", "int4", "sign"]
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+Cosine = Annotated[float, Meta(ge=-1.0, le=1.0)]
+Number = Annotated[int, Meta(ge=0)]
 
 
 # ---------------------------------------------------------------- directions
@@ -132,7 +134,7 @@ class Coordinates(Options, frozen=True):
 class Plain(Options, frozen=True):
     """Where and when a gradient step is taken in place of one along directions."""
 
-    layer: Annotated[Optional[int], Meta(ge=0, description="number of a layer that takes gradient steps")] = None
+    layer: Annotated[Optional[Number], Meta(description="number of a layer that takes gradient steps")] = None
     others: Annotated[bool, Meta(description="all layers but `layer` take them, rather than it alone")] = False
     first: Annotated[int, Meta(ge=0, description="steps at the beginning")] = 0
     last: Annotated[int, Meta(ge=0, description="steps at the end")] = 0
@@ -142,13 +144,11 @@ class Plain(Options, frozen=True):
 class Correlation(Options, frozen=True):
     """What depends on the cosine between the update and the way that was wanted."""
 
-    plain_below: Annotated[
-        Optional[float], Meta(ge=-1.0, le=1.0, description="a gradient step is taken where the cosine is below")
-    ] = None
+    plain_below: Annotated[Optional[Cosine], Meta(description="a gradient step is taken where the cosine is below")] = (
+        None
+    )
     scale: Annotated[bool, Meta(description="the update is multiplied by the cosine")] = False
-    surgeon: Annotated[
-        Optional[float], Meta(ge=-1.0, le=1.0, description="only tensors whose own cosine is above are updated")
-    ] = None
+    surgeon: Annotated[Optional[Cosine], Meta(description="only tensors whose own cosine is above are updated")] = None
 
 
 class Step(Options, frozen=True):

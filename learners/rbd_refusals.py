@@ -85,7 +85,7 @@ def _steps(learner: AnyLearner, tensors: Sequence[Tensor]) -> Iterator[Finding]:
             f"first and last are {plain.first + plain.last} steps of {learner.steps}; that is kind: sgd",
         )
     special = plain != Plain(rate=plain.rate) or step.correlation != Correlation()
-    if special and not isinstance(learner, (Rbd, Fpd)):
+    if special and (not isinstance(learner, Rbd) or isinstance(learner, Nes)):
         yield "update", "plain and correlation are of kinds that know a gradient and leave it: rbd and fpd"
     if isinstance(learner, Sgd) and step.weight is not None:
         yield "update.weight", "kind: sgd averages gradients; change update.rate"
