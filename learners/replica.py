@@ -148,7 +148,10 @@ class Replica:
             there = [update for update in updates if update.parts[m].exponent != NOTHING]
             whole = [update for update in there if self.directions.integral and _integers(update.parts[m])]
             others = [update for update in there if update not in whole]
-            part.scatter(self._whole(m, whole) + self._rounded(m, others), total)
+            found = self._whole(m, whole)
+            for update in others:
+                found += self._rounded(m, update)
+            part.scatter(found, total)
         return total
 
     def check(self, update: Update) -> None:
@@ -188,16 +191,13 @@ class Replica:
             total += self.directions.expand(m, [update.name for update in batch], q_nd).astype(np.int64) << k
         return total
 
-    def _rounded(self, m: int, updates: Sequence[Update]) -> NDArray[np.int64]:
-        total = np.zeros(self.directions.parts[m].size, np.int64)
-        for update in updates:
-            values, exponent = update.parts[m]
-            vector = self.directions.expand(m, [update.name], values.astype(np.float32)[None])
-            found = np.rint(np.ldexp(vector.astype(np.float64), exponent - self.grid.floor))
-            if not np.abs(found).max() < self._room:
-                raise Diverged(self._too_far(update))
-            total += found.astype(np.int64)
-        return total
+    def _rounded(self, m: int, update: Update) -> NDArray[np.int64]:
+        values, exponent = update.parts[m]
+        vector = self.directions.expand(m, [update.name], values.astype(np.float32)[None])
+        found = np.rint(np.ldexp(vector.astype(np.float64), exponent - self.grid.floor))
+        if not np.abs(found).max() < self._room:
+            raise Diverged(self._too_far(update))
+        return found.astype(np.int64)
 
     # -- what a worker needs for a residual of its own
 
