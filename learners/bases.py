@@ -31,7 +31,7 @@ class Basis(NamedTuple):
     dimensions: int  #: d
     distribution: str = "rademacher"  #: rademacher, hadamard, uniform, normal, lognormal
     normalize: str = "constant"  #: constant, column (each column gets the norm sqrt(D)), none
-    antithetic: bool = False  #: the second half of the columns is the first half's negative
+    antithetic: bool = False  #: column 2 i + 1 is minus column 2 i
 
 
 def draw(basis: Basis, key: Key, size: int) -> Floats:
@@ -59,7 +59,7 @@ def draw(basis: Basis, key: Key, size: int) -> Floats:
     if basis.normalize == "column":
         entries *= size**0.5 / np.linalg.norm(entries, axis=0)
     if basis.antithetic:
-        entries = np.concatenate([entries, -entries], axis=1)
+        entries = np.stack([entries, -entries], axis=2).reshape(size, -1)
     return entries.astype(np.float32)
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class Name(NamedTuple):
     """Names one update: no two updates of a run share it."""
 
-    sender: int  #: number of the worker, 0 .. 2^31 - 1
-    incarnation: int  #: grows by one with every restart of the sender, from 0, below 2^31
+    sender: int  #: number of the worker, below 2^16 - 1: a basis key has 16 bits for it
+    incarnation: int  #: grows by one with every restart of the sender, from 0, below 2^12
     sequence: int  #: counts the updates of this incarnation, from 0, below 2^32
 
 

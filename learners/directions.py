@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from learners import bases
+from learners import bases, kept
 from learners.bases import Basis, Key
 from learners.clocks import Name
 from learners.compartments import Compartment
@@ -61,7 +61,7 @@ class Drawn:
     basis: Basis  #: its `dimensions` is not used; each compartment has its own
     redraw: int = 1  #: updates of a sender that share directions; 0: all of them, for ever
     shared: bool = False  #: whether updates with the same sequence share directions, whoever sent them
-    keep: bool = False  #: whether matrices stay in memory; then sums are BLAS's, in an order of its own
+    keep: bool = False  #: whether matrices stay in memory
 
     @property
     def integral(self) -> bool:
@@ -82,7 +82,10 @@ class Drawn:
         found = []
         for m, part in enumerate(self.parts):
             basis, key, piece = self._basis(m), self.key(name, m), part.gather(vector_D)
-            raw = _kept(self, self.key(name, 0))[m].T @ piece if self.keep else bases.project(basis, key, piece)
+            if self.keep:
+                raw = kept.project_kept(basis, _kept(self, self.key(name, 0))[m], piece)
+            else:
+                raw = bases.project(basis, key, piece)
             found.append(raw * np.float32(bases.scale(basis, part.size)))
         return found
 
@@ -95,10 +98,8 @@ class Drawn:
         if self.keep:
             total = np.zeros(size, np.float32)
             for key, c in by_key.items():
-                total += _kept(self, key._replace(compartment=0))[m] @ c
+                total += kept.expand_kept(self._basis(m), _kept(self, key._replace(compartment=0))[m], c)
             return total
-        if len(by_key) == 1:
-            return bases.expand(self._basis(m), *by_key.popitem(), size)
         return bases.expand_many(self._basis(m), list(by_key), np.stack(list(by_key.values())), size)
 
     def reach(self, values: NDArray[Any]) -> int:
@@ -112,7 +113,7 @@ class Drawn:
 @lru_cache(maxsize=1)
 def _kept(drawn: Drawn, key: Key) -> list[Floats]:
     """The matrices [D_m, d_m] of all compartments, from the key of the first; the last ones asked for stay."""
-    return [bases.draw(drawn._basis(m), key._replace(compartment=m), part.size) for m, part in enumerate(drawn.parts)]
+    return [kept.draw(drawn._basis(m), key._replace(compartment=m), part.size) for m, part in enumerate(drawn.parts)]
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,6 @@ def _against_integers(learner: Union[Rbd, Fpd, Nes, Local]) -> Iterator[str]:
         yield "basis.learn: directions depend on what was sent before"
     if learner.basis.distribution == "gradients":
         yield "basis.distribution: gradients: others do not know them"
-    if learner.basis.keep and learner.basis.distribution not in ("rademacher", "hadamard"):
-        yield "basis.keep: sums of real entries depend on the machine's BLAS"
 
 
 def refusals(learner: AnyLearner, tensors: Sequence[Tensor]) -> list[Finding]:

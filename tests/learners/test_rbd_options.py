@@ -145,7 +145,6 @@ PLAIN = {"residual": "none"}
         ({"update": {"correlation": {"surgeon": 0.1}}}, "surgeon"),
         ({"basis": {"learn": {}}}, "basis.learn"),
         ({"basis": {"distribution": "gradients"}}, "gradients"),
-        ({"basis": {"keep": True, "distribution": "normal", "redraw": 5}}, "BLAS"),
     ],
 )
 def test_what_contradicts_integers_says_so(given, reason):
@@ -158,7 +157,7 @@ def test_what_contradicts_integers_says_so(given, reason):
     [
         {},
         {"basis": {"distribution": "normal"}},
-        {"basis": {"keep": True, "redraw": 5}},
+        {"basis": {"keep": True, "redraw": 5, "distribution": "normal"}},
         {"update": {"correlation": {"scale": True}}, "exchange": PLAIN},
         {"kind": "nes"},
         {"kind": "local", "replicas": 4},

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learners.bases import Basis, draw
+from learners import bases
+from learners.bases import Basis
 from learners.clocks import Name
 from learners.compartments import by_type, compartments, whole
 from learners.coordinates import Quantised, quantise
 from learners.directions import Drawn, Whole, dimensions
+from learners.kept import draw
 from learners.layout import laid_out
 from learners.replica import Diverged, Grid, Replica, Update
 
@@ -119,13 +121,18 @@ def test_many_updates_take_few_expansions(monkeypatch):
     assert calls == [40]
 
 
-def test_batches_are_cut_before_float32_would_round():
+def test_batches_are_cut_before_float32_would_round(monkeypatch):
     """Twelve coordinates of 2^20 make 2^23.6: one update is exact, two together might not be."""
     start = replica(weight=1.0, bits=28)
     q = np.full(12, 32767, np.int16)
     sent = [Update(Name(k, 0, 0), (Quantised(q - k, k % 5 - 28),)) for k in range(60)]
     one_by_one = applied(start, sent, [1] * 60)
+    passes = []
+    expand = Drawn.expand
+    monkeypatch.setattr(Drawn, "expand", lambda self, m, names, c: passes.append(c) or expand(self, m, names, c))
     assert start.apply(sent).moved.tobytes() == one_by_one.moved.tobytes()
+    assert all(np.abs(c).sum(dtype=float) < 2**24 and (c == np.rint(c)).all() for c in passes)
+    assert len(passes) < 60
 
 
 def test_shared_directions_are_expanded_once_for_all(monkeypatch):
@@ -135,8 +142,11 @@ def test_shared_directions_are_expanded_once_for_all(monkeypatch):
         for k in range(8)
     ]
     singly = applied(start, sent, [1] * 8)
-    monkeypatch.setattr("learners.bases.expand_many", None)  # a sum over keys is not needed: there is one
+    keys = []
+    many = bases.expand_many
+    monkeypatch.setattr(bases, "expand_many", lambda *a: keys.append(len(a[1])) or many(*a))
     assert start.apply(sent).moved.tobytes() == singly.moved.tobytes()
+    assert keys == [1]
 
 
 # ---------------------------------------------------------------- once, and compared when equal
@@ -178,6 +188,12 @@ def test_a_change_of_one_weight_changes_the_digest(where, change):
     start = replica().apply(updates(replica(), "sign"))
     moved = start.moved.copy()
     moved[where] += change
+    assert Replica(start.directions, start.grid, THETA, moved, start.clock).digest != start.digest
+
+
+def test_weights_that_have_changed_places_change_the_digest():
+    start = replica().apply(updates(replica(), "int16"))
+    moved = np.roll(start.moved, 1)
     assert Replica(start.directions, start.grid, THETA, moved, start.clock).digest != start.digest
 
 
