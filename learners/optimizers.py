@@ -1,16 +1,16 @@
-"""Update rules as pure functions, and schedules of the learning rate.
+"""Update rules as pure functions; schedules of the learning rate are those of `learners.schedules`.
 
 A step module: TensorFlow 2.6 and Python 3.8 can run it, and it needs no Keras. The arithmetic is written out because
 the conservation laws follow the exact rule. All rules are Keras's (the velocity holds the rate), save that Adam's
 epsilon is added after the bias correction, as in the paper.
 """
 
-import math
 from typing import List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
 from learners.footprint import SLOTS as SLOTS
+from learners.schedules import rate as rate
 
 
 class Rule(NamedTuple):
@@ -59,17 +59,3 @@ def delta(
     if rule.weight_decay and rule.decay == "decoupled":
         step = step - rate * rule.weight_decay * theta
     return step, new
-
-
-def rate(initial: float, schedule: str, warmup: int, step: int, steps: int) -> float:
-    """Learning rate of step number `step` (from 0) of `steps`: a rise over `warmup` steps, then the schedule."""
-    if step < warmup:
-        return initial * (step + 1) / (warmup + 1)
-    share = (step - warmup) / max(1, steps - warmup)
-    if schedule == "constant":
-        return initial
-    if schedule == "linear":
-        return initial * max(0.0, 1.0 - share)
-    if schedule == "cosine":
-        return initial * 0.5 * (1.0 + math.cos(math.pi * min(1.0, share)))
-    raise ValueError(f"optimizer.schedule: {schedule!r} is not a schedule; one of constant, linear, cosine")
