@@ -63,18 +63,21 @@ def transposed(code: Code, four: Sequence[Any]) -> list[Any]:
 
 
 @emitted
-def _project_tiles(code: Code, gradient: Any, start: Any, stop: Any, chunk: Any, at: Any, sums: Any) -> None:
-    """sums[16, 16] += E^T g over tiles of the gradient, for the 256 columns of one chunk."""
+def _project_tiles(code: Code, rows: Any, skip: Any, start: Any, stop: Any, chunk: Any, at: Any, sums: Any) -> None:
+    """sums[16, 16] += E^T g over tiles `start` to before `stop`, for one chunk of columns; rows[0] is row `skip` of g."""
     places = place(code, at)
     columns = counting(code, code.mul(chunk, CHUNK // COLUMNS))
     totals = [code.variable(code.load(sums, I64(16 * n), FLOATS)) for n in range(16)]
-    with code.loop(code.mul(start, 16), code.mul(stop, 16)) as row:
-        first = code.add(code.mul(code.lshr(row, 4), TILE), code.and_(row, 15))
-        table = Sums(code, [code.load(gradient, code.add(first, 16 * b), F32) for b in range(4)])
-        for half, pair in enumerate(blocks(code, row, columns, places)):
+
+    def use(row: Any, *pairs: Any) -> None:
+        first = code.sub(code.add(code.mul(code.lshr(row, 4), TILE), code.and_(row, 15)), skip)
+        table = Sums(code, [code.load(rows, code.add(first, 16 * b), F32) for b in range(4)])
+        for half, pair in enumerate(pairs):
             bits = code.builder.bitcast(pair, WORDS)
             for n in range(8):
                 code.add_to(totals[8 * half + n], table[code.lshr(bits, 4 * n)])
+
+    code.pipeline(code.mul(start, 16), code.mul(stop, 16), lambda row: blocks(code, row, columns, places), use)
     for n, total in enumerate(totals):
         code.store(code.builder.load(total), sums, I64(16 * n))
 
@@ -97,26 +100,46 @@ def _expand_tiles(
         row, to = code.mul(tile, 16), [code.add(code.mul(tile, TILE), 16 * b) for b in range(4)]
         even, odd = (counting(code, code.add(row, n), 2) for n in (0, 1))
         totals = [code.variable(code.load(out, to[b], FLOATS)) for b in range(4)]
-        with code.loop(first, last) as column:
-            pairs = (blocks(code, rows, column, places) for rows in (even, odd))
-            nibbles = transposed(code, words(code, *pairs))
+
+        def make(column: Any) -> list[Any]:
+            return words(code, *(blocks(code, rows, column, places) for rows in (even, odd)))
+
+        def use(column: Any, *drawn: Any) -> None:
+            nibbles = transposed(code, drawn)
             for n in range(8):
                 group = code.add(code.mul(column, 8), n)
                 four = [code.load(coordinates, code.add(code.mul(group, 4), w), F32) for w in range(4)]
                 table = Sums(code, four, code.load(tables, code.mul(group, 16), FLOATS))
                 for b in range(4):
                     code.add_to(totals[b], table[code.lshr(nibbles[b], 4 * n)])
+
+        code.pipeline(first, last, make, use)
         for b in range(4):
             code.store(code.builder.load(totals[b]), out, to[b])
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def project(gradient, tiles, chunks, at, sums):  # type: ignore[no-untyped-def]
-    """sums[PARTS, chunks, 16, 16] of a gradient that is padded to whole tiles."""
+def project(gradient, dimensions, at):  # type: ignore[no-untyped-def]
+    """E^T g, float32[dimensions]."""
+    whole, chunks = len(gradient) // TILE, (dimensions + CHUNK - 1) // CHUNK
+    tail = np.zeros(TILE, np.float32)
+    tail[: len(gradient) - whole * TILE] = gradient[whole * TILE :]
+    sums = np.zeros((PARTS, chunks, 2, 8, 8, 2), np.float32)
     for part in numba.prange(PARTS):
+        start, stop = whole * part // PARTS, whole * (part + 1) // PARTS
         for chunk in range(chunks):
-            bounds = tiles * part // PARTS, tiles * (part + 1) // PARTS
-            _project_tiles((gradient, bounds[0], bounds[1], chunk, at, sums[part, chunk]))
+            if start < stop:
+                _project_tiles((gradient, 0, start, stop, chunk, at, sums[part, chunk]))
+            if part == PARTS - 1 and len(gradient) > whole * TILE:
+                _project_tiles((tail, whole * TILE, whole, whole + 1, chunk, at, sums[part, chunk]))
+    coordinates = np.empty(dimensions, np.float32)
+    for column in range(dimensions):
+        chunk, block, n, w = column // CHUNK, column // COLUMNS % 8, column // 4 % 8, column % 4
+        total = np.float32(0)
+        for part in range(PARTS):
+            total += sums[part, chunk, w // 2, n, block, 1 - w % 2]
+        coordinates[column] = total
+    return coordinates
 
 
 TILES_AT_ONCE, COLUMNS_AT_ONCE = 32, 16
@@ -124,16 +147,20 @@ TILES_AT_ONCE, COLUMNS_AT_ONCE = 32, 16
 
 
 @numba.njit(parallel=True, nogil=True, cache=True)
-def expand(coordinates, ats, out):  # type: ignore[no-untyped-def]
-    """out, padded to whole tiles, += the sum over keys of E c; coordinates [keys, d padded to whole blocks]."""
-    keys, padded = coordinates.shape
-    tables = np.empty((keys, padded // 4, 16), np.float32)
+def expand(coordinates, size, ats):  # type: ignore[no-untyped-def]
+    """The sum over keys of E c, float32[size]; coordinates [keys, dimensions], ats [keys, 5]."""
+    keys, blocks = len(coordinates), (coordinates.shape[1] + COLUMNS - 1) // COLUMNS
+    padded, tables = np.zeros((keys, blocks * COLUMNS), np.float32), np.empty((keys, blocks * 8, 16), np.float32)
     for key in range(keys):
-        _write_tables((coordinates[key], padded // 4, tables[key]))
-    tiles = len(out) // TILE
+        padded[key, : coordinates.shape[1]] = coordinates[key]
+        _write_tables((padded[key], blocks * 8, tables[key]))
+    tiles = (size + TILE - 1) // TILE
+    out = np.empty(tiles * TILE, np.float32)
     for some in numba.prange((tiles + TILES_AT_ONCE - 1) // TILES_AT_ONCE):
         start, stop = some * TILES_AT_ONCE, min(tiles, (some + 1) * TILES_AT_ONCE)
+        out[start * TILE : stop * TILE] = 0
         for key in range(keys):
-            for first in range(0, padded // COLUMNS, COLUMNS_AT_ONCE):
-                last = min(padded // COLUMNS, first + COLUMNS_AT_ONCE)
-                _expand_tiles((coordinates[key], tables[key], first, last, ats[key], start, stop, out))
+            for first in range(0, blocks, COLUMNS_AT_ONCE):
+                last = min(blocks, first + COLUMNS_AT_ONCE)
+                _expand_tiles((padded[key], tables[key], first, last, ats[key], start, stop, out))
+    return out[:size]

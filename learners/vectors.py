@@ -61,6 +61,19 @@ class Code:
         with cgutils.for_range_slice(self.builder, start, stop, I64(1), intp=I64) as (number, _):
             yield number
 
+    def pipeline(self, start: Any, stop: Any, make: Callable[[Any], Sequence[Any]], use: Callable[..., None]) -> None:
+        """use(n, *make(n)) for each n from `start` to before `stop`, of which there is at least one.
+
+        The next is made while the last is used, so that a processor does both at once and waits for neither.
+        """
+        held = [self.variable(value) for value in make(start)]
+        with self.loop(self.add(start, 1), stop) as number:
+            made = [self.builder.load(place) for place in held]
+            for value, place in zip(make(number), held):
+                self.builder.store(value, place)
+            use(self.sub(number, 1), *made)
+        use(self.sub(stop, 1), *[self.builder.load(place) for place in held])
+
     def variable(self, value: Any) -> Any:
         """A place that holds `value` and may be stored to; LLVM makes it a register."""
         place = cgutils.alloca_once(self.builder, value.type)
