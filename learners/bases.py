@@ -4,7 +4,8 @@ Legend: D weights, d directions, n keys. E is the matrix [D, d] that basis, key 
 d coordinates, `project`: c = E^T g, and coordinates become an update, `expand`: E c, times `scale`.
 Every distribution has mean 0 and variance 1 by entry. The same bits come out for any number of threads, with AVX2 and with
 AVX-512, in any process: E's entries are functions of key and position, and the order of sums is fixed (it stands at
-the head of `signs`, `entries` and `hadamard`). The kernels take all of Numba's threads; `numba.set_num_threads` says how many.
+the head of `signs`, `entries` and `hadamard`). The kernels take Numba's threads, `numba.set_num_threads` of them at most,
+and fewer where there is little to do: a thread that a busy machine makes wait costs more than it brings.
 
 Source of the method: Gressmann, Eaton-Rosen, Luschi, "Improving neural network training in low dimensional random
 bases", NeurIPS 2020. We differ: entries have mean 0 and variance 1 by distribution (theirs had not), and a column
@@ -13,9 +14,11 @@ that is normalised has norm sqrt(D), so that `scale` is 1 / D in either case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
+import numba
 import numpy as np
 
 from learners import entries, hadamard, signs
@@ -26,6 +29,8 @@ from learners.philox import stream
 Distribution = Literal["rademacher", "hadamard", "uniform", "normal", "lognormal"]
 Normalize = Literal["constant", "column", "none"]
 DENSE = {"uniform": entries.UNIFORM, "normal": entries.NORMAL, "lognormal": entries.LOGNORMAL}
+ENTRIES_PER_THREAD = {"rademacher": 1 << 21, "hadamard": 1 << 19}
+"""Entries that take some 20 us, below which another thread does not pay; of Hadamard, additions. 2^16 for the others."""
 MOST_DIMENSIONS = 1 << 18
 """More directions than that have no place in a key's stream (2^16 blocks of 4 columns)."""
 
@@ -84,13 +89,14 @@ def project(basis: Basis, key: Key, gradient_D: np.ndarray) -> np.ndarray:
         half = project(_half(basis), key, gradient_D)
         return np.stack([half, -half], axis=1).reshape(-1)
     at = _stream(basis, key)
-    if basis.distribution == "rademacher":
-        return signs.project(gradient_D, basis.dimensions, at)
-    if basis.distribution == "hadamard":
-        return hadamard.project(gradient_D, basis.dimensions, at, stream(key, Domain.ROWS))
-    kind = DENSE[basis.distribution]
-    found = entries.project(kind, gradient_D, basis.dimensions, at, 0, entries.QUANTILES)
-    return found * _factors(basis, key, len(gradient_D)) if basis.normalize == "column" else found
+    with _threads(basis, len(gradient_D)):
+        if basis.distribution == "rademacher":
+            return signs.project(gradient_D, basis.dimensions, at)
+        if basis.distribution == "hadamard":
+            return hadamard.project(gradient_D, basis.dimensions, at, stream(key, Domain.ROWS))
+        kind = DENSE[basis.distribution]
+        found = entries.project(kind, gradient_D, basis.dimensions, at, 0, entries.QUANTILES)
+        return found * _factors(basis, key, len(gradient_D)) if basis.normalize == "column" else found
 
 
 def expand(basis: Basis, key: Key, coordinates_d: np.ndarray, size: int) -> np.ndarray:
@@ -112,18 +118,29 @@ def expand_many(basis: Basis, keys: Sequence[Key], coordinates_nd: np.ndarray, s
         raise ValueError(f"coordinates: the shape is {coordinates_nd.shape}; wanted (keys, dimensions) = {wanted}")
     if basis.antithetic:
         return expand_many(_half(basis), keys, coordinates_nd[:, ::2] - coordinates_nd[:, 1::2], size)
-    if basis.distribution == "hadamard":
-        total = np.zeros(size, np.float32)
-        for key, coordinates_d in zip(keys, coordinates_nd):
-            total += hadamard.expand(coordinates_d, size, _stream(basis, key), stream(key, Domain.ROWS))
-        return total
-    if basis.normalize == "column" and basis.distribution in DENSE:
-        factors = [_factors(basis, key, size) for key in keys]
-        coordinates_nd = coordinates_nd * np.array(factors, np.float32).reshape(coordinates_nd.shape)
     ats = np.array([_stream(basis, key) for key in keys], np.uint64).reshape(-1, 5)
-    if basis.distribution == "rademacher":
-        return signs.expand(coordinates_nd, size, ats)
-    return entries.expand(DENSE[basis.distribution], coordinates_nd, size, ats, entries.QUANTILES)
+    with _threads(basis, size * max(1, len(keys))):
+        if basis.distribution == "rademacher":
+            return signs.expand(coordinates_nd, size, ats)
+        if basis.distribution == "hadamard":
+            rows = [stream(key, Domain.ROWS) for key in keys]
+            return sum(map(hadamard.expand, coordinates_nd, [size] * len(keys), ats, rows), np.zeros(size, np.float32))
+        if basis.normalize == "column":
+            factors = [_factors(basis, key, size) for key in keys]
+            coordinates_nd = coordinates_nd * np.array(factors, np.float32).reshape(coordinates_nd.shape)
+        return entries.expand(DENSE[basis.distribution], coordinates_nd, size, ats, entries.QUANTILES)
+
+
+@contextmanager
+def _threads(basis: Basis, size: int) -> Iterator[None]:
+    """No more threads than the work is worth."""
+    most, kind = numba.get_num_threads(), basis.distribution
+    work = size * (17 if kind == "hadamard" else basis.dimensions)
+    numba.set_num_threads(max(1, min(most, work // ENTRIES_PER_THREAD.get(kind, 1 << 16))))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(most)
 
 
 def _stream(basis: Basis, key: Key) -> np.ndarray:
