@@ -2,10 +2,10 @@
 
 Legend: D weights, d directions, n keys. E is the matrix [D, d] that basis, key and D stand for; a gradient g becomes
 d coordinates, `project`: c = E^T g, and coordinates become an update, `expand`: E c, times `scale`.
-Every distribution has mean 0 and variance 1 by entry. The same bits come out for any number of threads, with AVX2 and with
-AVX-512, in any process: E's entries are functions of key and position, and the order of sums is fixed (it stands at
-the head of `signs`, `entries` and `hadamard`). The kernels take Numba's threads, `numba.set_num_threads` of them at most,
-and fewer where there is little to do: a thread that a busy machine makes wait costs more than it brings.
+Every distribution has mean 0 and variance 1 by entry. The same bits come out for any number of threads, with AVX2 and
+with AVX-512, in any process: E's entries are functions of key and position, and the order of sums is fixed (it stands
+at the head of `signs`, `entries` and `hadamard`). The kernels take `numba.get_num_threads()` threads at most, and fewer
+where there is little to do: a thread that a busy machine makes wait costs more than it brings.
 
 Source of the method: Gressmann, Eaton-Rosen, Luschi, "Improving neural network training in low dimensional random
 bases", NeurIPS 2020. We differ: entries have mean 0 and variance 1 by distribution (theirs had not), and a column
@@ -22,15 +22,14 @@ import numba
 import numpy as np
 
 from learners import entries, hadamard, signs
-from learners.philox import Domain
+from learners.philox import Domain, stream
 from learners.philox import Key as Key
-from learners.philox import stream
 
 Distribution = Literal["rademacher", "hadamard", "uniform", "normal", "lognormal"]
 Normalize = Literal["constant", "column", "none"]
 DENSE = {"uniform": entries.UNIFORM, "normal": entries.NORMAL, "lognormal": entries.LOGNORMAL}
 ENTRIES_PER_THREAD = {"rademacher": 1 << 21, "hadamard": 1 << 19}
-"""Entries that take some 20 us, below which another thread does not pay; of Hadamard, additions. 2^16 for the others."""
+"""Entries (of Hadamard: additions) that take some 20 us, and so pay for a thread; 2^16 for the other distributions."""
 MOST_DIMENSIONS = 1 << 18
 """More directions than that have no place in a key's stream (2^16 blocks of 4 columns)."""
 
@@ -40,7 +39,8 @@ class Basis(NamedTuple):
 
     #: d, directions
     dimensions: int
-    #: of the entries: rademacher (+1, -1); hadamard (+1, -1, orthogonal); uniform; normal; lognormal (sigma 1, standardised)
+    #: of the entries: rademacher (+1, -1); hadamard (+1, -1, orthogonal); uniform; normal; lognormal (sigma 1, brought
+    #: to mean 0 and variance 1)
     distribution: Distribution = "rademacher"
     #: constant: scale 1 / D; column: each column is brought to norm sqrt(D), scale 1 / D; none: scale 1
     normalize: Normalize = "constant"
@@ -80,8 +80,8 @@ def check(basis: Basis, size: int) -> None:
 def project(basis: Basis, key: Key, gradient_D: np.ndarray) -> np.ndarray:
     """E^T g, float32[d].
 
-    Nothing is looked for in the gradient: a NaN or an infinity comes out in every coordinate, where d numbers instead of D
-    can be checked. Raises ValueError if gradient_D is not float32[D].
+    Nothing is looked for in the gradient: a NaN or an infinity in it makes every coordinate NaN or infinite, so who
+    sends them checks d numbers instead of D. Raises ValueError if gradient_D is not float32[D].
     """
     gradient_D = _floats(gradient_D, "gradient", 1)
     check(basis, len(gradient_D))
@@ -91,11 +91,11 @@ def project(basis: Basis, key: Key, gradient_D: np.ndarray) -> np.ndarray:
     at = _stream(basis, key)
     with _threads(basis, len(gradient_D)):
         if basis.distribution == "rademacher":
-            return signs.project(gradient_D, basis.dimensions, at)
+            return np.asarray(signs.project(gradient_D, basis.dimensions, at))
         if basis.distribution == "hadamard":
             return hadamard.project(gradient_D, basis.dimensions, at, stream(key, Domain.ROWS))
         kind = DENSE[basis.distribution]
-        found = entries.project(kind, gradient_D, basis.dimensions, at, 0, entries.QUANTILES)
+        found = np.asarray(entries.project(kind, gradient_D, basis.dimensions, at, 0, entries.QUANTILES))
         return found * _factors(basis, key, len(gradient_D)) if basis.normalize == "column" else found
 
 
@@ -107,9 +107,10 @@ def expand(basis: Basis, key: Key, coordinates_d: np.ndarray, size: int) -> np.n
 def expand_many(basis: Basis, keys: Sequence[Key], coordinates_nd: np.ndarray, size: int) -> np.ndarray:
     """The sum of E_k c_k over n keys, float32[D], in one pass.
 
-    With entries of +1 and -1 and coordinates that are whole numbers, the result is exact, hence the same in any order and
-    in any grouping of keys, as long as the sum of |c| over all keys and directions is at most 2^24: no sum on the way
-    can then be greater, and float32 holds every whole number up to there. Raises ValueError if coordinates_nd is not float32[n, d].
+    With entries of +1 and -1 and coordinates that are whole numbers, the result is exact, hence the same in any order
+    and grouping of keys, as long as the sum of |c| over all keys and directions is at most 2^24: no sum on the way can
+    then be greater, and float32 holds every whole number up to there.
+    Raises ValueError if coordinates_nd is not float32[n, d].
     """
     check(basis, size)
     coordinates_nd = _floats(coordinates_nd, "coordinates", 2)
@@ -121,14 +122,14 @@ def expand_many(basis: Basis, keys: Sequence[Key], coordinates_nd: np.ndarray, s
     ats = np.array([_stream(basis, key) for key in keys], np.uint64).reshape(-1, 5)
     with _threads(basis, size * max(1, len(keys))):
         if basis.distribution == "rademacher":
-            return signs.expand(coordinates_nd, size, ats)
+            return np.asarray(signs.expand(coordinates_nd, size, ats))
         if basis.distribution == "hadamard":
             rows = [stream(key, Domain.ROWS) for key in keys]
             return sum(map(hadamard.expand, coordinates_nd, [size] * len(keys), ats, rows), np.zeros(size, np.float32))
         if basis.normalize == "column":
             factors = [_factors(basis, key, size) for key in keys]
             coordinates_nd = coordinates_nd * np.array(factors, np.float32).reshape(coordinates_nd.shape)
-        return entries.expand(DENSE[basis.distribution], coordinates_nd, size, ats, entries.QUANTILES)
+        return np.asarray(entries.expand(DENSE[basis.distribution], coordinates_nd, size, ats, entries.QUANTILES))
 
 
 @contextmanager
@@ -156,7 +157,7 @@ def _factors(basis: Basis, key: Key, size: int) -> np.ndarray:
     """What brings each column to norm sqrt(D), float32[d]: one more pass over E."""
     ones, at = np.ones(size, np.float32), _stream(basis, key)
     squares = entries.project(DENSE[basis.distribution], ones, basis.dimensions, at, 1, entries.QUANTILES)
-    return np.sqrt(np.float32(size) / squares)
+    return np.asarray(np.sqrt(np.float32(size) / squares))
 
 
 def _floats(given: np.ndarray, name: str, axes: int) -> np.ndarray:

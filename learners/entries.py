@@ -126,7 +126,7 @@ def _expanding(entry: Any) -> Any:
     def expand_tiles(
         code: Code, coordinates: Any, table: Any, first: Any, last: Any, at: Any, start: Any, stop: Any, out: Any
     ) -> None:
-        """out += E c over blocks of columns from `first` to before `last`, for tiles from `start` to before `stop`."""
+        """To out, E c over blocks of columns from `first` to before `last`, for tiles from `start` to before `stop`."""
         places = place(code, at)
         with code.loop(start, stop) as tile:
             row = code.mul(tile, TILE)

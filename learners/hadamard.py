@@ -26,7 +26,7 @@ VECTOR, BLOCK, SIGNS, PARTS = 16, 256, 1024, 16
 
 
 def butterflies(code: Code, vectors: Sequence[Any], steps: Sequence[int]) -> list[Any]:
-    """a + b, a - b of the vectors that lie a step apart in the list, for each step in turn."""
+    """Sum and difference of the vectors that lie a step apart in the list, for each step in turn."""
     vectors = list(vectors)
     for step in steps:
         for n in (n for n in range(len(vectors)) if not n & step):
@@ -46,7 +46,7 @@ def lane_butterflies(code: Code, vector: Any, steps: Sequence[int]) -> Any:
 
 def _inner(forward: bool) -> Any:
     def inner(code: Code, data: Any, start: Any, stop: Any, at: Any) -> None:
-        """Signs, and the steps of 1 to 128, of the groups of 1,024 from `start` to before `stop`; backward the reverse."""
+        """Signs, then steps 1 to 128, of the groups of 1,024 from `start` to before `stop`; backward the signs last."""
         places, steps = place(code, at), (1, 2, 4, 8)
         with code.loop(start, stop) as group:
             pairs = blocks(code, counting(code, code.mul(group, 8)), I64(0), places)
@@ -210,7 +210,7 @@ def project(gradient: np.ndarray, dimensions: int, signs: np.ndarray, rows: np.n
     data = np.zeros(length(len(gradient)), np.float32)
     data[: len(gradient)] = gradient
     transform(data, signs, True)
-    return _pick(data, turned(dimensions, len(data), rows))
+    return np.asarray(_pick(data, turned(dimensions, len(data), rows)))
 
 
 def expand(coordinates: np.ndarray, size: int, signs: np.ndarray, rows: np.ndarray) -> np.ndarray:

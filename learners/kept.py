@@ -1,7 +1,8 @@
 """A basis that is kept in memory: worth it where D is small and the directions are used many times.
 
 The sums are those of the kernels that make E as they go, in the same order, so keeping a basis changes no bit of a run.
-Two exceptions, which differ in rounding: Hadamard's, which the transform sums otherwise, and columns that are normalised.
+Two exceptions, which differ in rounding: Hadamard's, which the transform sums otherwise, and normalised columns.
+One thread does the work.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ def blocks(code: Code, row: Any, column: Any, at: list[Any], rounds: int = ROUND
     c1, c2, c3, *key = at
     counter = [row, code.or_(c1, column), c2, c3]
     for number in range(rounds):
-        (m0, m1), (w0, w1) = MULTIPLIERS, WEYL
-        p0, p1 = (code.mul(code.and_(counter[n], LOW), m) for n, m in ((0, m0), (2, m1)))
-        x0, x1 = (code.xor(counter[n], code.and_(code.add(k, number * w), LOW)) for n, k, w in ((1, key[0], w0), (3, key[1], w1)))
+        p0, p1 = (code.mul(code.and_(counter[n], LOW), m) for n, m in zip((0, 2), MULTIPLIERS))
+        keys = [code.and_(code.add(word, number * w), LOW) for word, w in zip(key, WEYL)]
+        x0, x1 = (code.xor(counter[n], word) for n, word in zip((1, 3), keys))
         if number < rounds - 1:
             # The upper halves of the second and fourth word hold what is left over; nothing reads them.
             counter = [code.xor(code.lshr(p1, 32), x0), p1, code.xor(code.lshr(p0, 32), x1), p0]
@@ -88,7 +88,7 @@ def words(code: Code, even: tuple[Any, Any], odd: tuple[Any, Any]) -> list[Any]:
     """Words 0 to 3 of 16 blocks, as four vectors: those of `even` in the even lanes, of `odd` in the odd ones."""
     first, second = ([code.builder.bitcast(pair, WORDS) for pair in half] for half in zip(even, odd))
     lower, upper = ([n + lane for lane in range(0, 16, 2) for n in (k, 16 + k)] for k in (0, 1))
-    return [code.lanes(*pair, chosen) for pair in (first, second) for chosen in (upper, lower)]
+    return [code.lanes(a, b, chosen) for a, b in (first, second) for chosen in (upper, lower)]
 
 
 def counting(code: Code, start: Any, step: int = 1) -> Any:

@@ -64,7 +64,10 @@ def transposed(code: Code, four: Sequence[Any]) -> list[Any]:
 
 @emitted
 def _project_tiles(code: Code, rows: Any, skip: Any, start: Any, stop: Any, chunk: Any, at: Any, sums: Any) -> None:
-    """sums[16, 16] += E^T g over tiles `start` to before `stop`, for one chunk of columns; rows[0] is row `skip` of g."""
+    """To sums[16, 16], E^T g over tiles `start` to before `stop`, for one chunk of columns.
+
+    rows[0] is row `skip` of the gradient.
+    """
     places = place(code, at)
     columns = counting(code, code.mul(chunk, CHUNK // COLUMNS))
     totals = [code.variable(code.load(sums, I64(16 * n), FLOATS)) for n in range(16)]
@@ -94,7 +97,7 @@ def _write_tables(code: Code, coordinates: Any, count: Any, tables: Any) -> None
 def _expand_tiles(
     code: Code, coordinates: Any, tables: Any, first: Any, last: Any, at: Any, start: Any, stop: Any, out: Any
 ) -> None:
-    """out += E c over blocks of columns from `first` to before `last`, for tiles from `start` to before `stop`."""
+    """To out, E c over blocks of columns from `first` to before `last`, for tiles from `start` to before `stop`."""
     places = place(code, at)
     with code.loop(start, stop) as tile:
         row, to = code.mul(tile, 16), [code.add(code.mul(tile, TILE), 16 * b) for b in range(4)]

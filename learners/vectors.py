@@ -98,14 +98,18 @@ class Code:
     def splat(self, scalar: Any, kind: Any) -> Any:
         """`scalar`, a value or a Python number, in every lane."""
         if not isinstance(scalar, ir.Value):
-            return ir.Constant(kind, [scalar] * kind.count) if isinstance(kind, ir.VectorType) else ir.Constant(kind, scalar)
+            return (
+                ir.Constant(kind, [scalar] * kind.count)
+                if isinstance(kind, ir.VectorType)
+                else ir.Constant(kind, scalar)
+            )
         if scalar.type == kind:
             return scalar
         one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
         return self.builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(I32, kind.count), [0] * kind.count))
 
     def __getattr__(self, operation: str) -> Callable[[Any, Any], Any]:
-        """`code.xor(a, b)` and other operations of two operands by LLVM's names, `and_`, `or_`, `shl`, `lshr`, `mul`, `fadd` ..."""
+        """Operations of two operands by llvmlite's names: `code.xor(a, b)`, `and_`, `shl`, `mul`, `fadd` ..."""
         emit = getattr(self.builder, operation)
 
         def operate(a: Any, b: Any) -> Any:

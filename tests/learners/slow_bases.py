@@ -4,6 +4,7 @@ Philox on whole arrays, E written out in full, sums in the order that the kernel
 """
 
 import math
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -107,7 +108,7 @@ def project(basis, matrix_Dd, gradient_D, parts=16):
     else:
         rows, bounds = products, [size * part // parts for part in range(parts + 1)]
     total = np.zeros(matrix_Dd.shape[1], np.float32)
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         part = np.zeros_like(total)
         for row in rows[start:stop]:
             part = part + row

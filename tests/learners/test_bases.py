@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from learners import bases, entries, hadamard, kept
 from learners.bases import Basis, Key
 from learners.philox import WIDTHS, Domain, blocks, stream
-from learners.vectors import F32, I64, emitted
+from learners.vectors import I64, emitted
 
 spec = importlib.util.spec_from_file_location("slow_bases", Path(__file__).with_name("slow_bases.py"))
 slow = importlib.util.module_from_spec(spec)
@@ -179,7 +179,9 @@ def test_whole_coordinates_sum_exactly_in_any_order_and_grouping(distribution):
     many = [Key(9, worker, step) for worker in range(3) for step in range(7)]
     c = draws.integers(-127, 128, (21, 50)).astype(np.float32)
     at_once = bases.expand_many(basis, many, c, size)
-    exact = sum(kept.draw(basis, key, size).astype(np.int64) @ row.astype(np.int64) for key, row in zip(many, c, strict=True))
+    exact = sum(
+        kept.draw(basis, key, size).astype(np.int64) @ row.astype(np.int64) for key, row in zip(many, c, strict=True)
+    )
     assert np.array_equal(at_once, exact)
     order = draws.permutation(21)
     assert np.array_equal(at_once, bases.expand_many(basis, [many[n] for n in order], c[order], size))

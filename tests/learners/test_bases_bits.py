@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import hashlib, json, sys
 import numba, numpy as np
@@ -14,7 +12,8 @@ from learners import bases
 from learners.bases import Basis, Key
 
 def numbers(seed, size):  # no generator of another library: its bits may change
-    return (np.arange(size, dtype=np.uint32) * np.uint32(2654435761 + 2 * seed) >> np.uint32(8)).astype(np.float32) - 2**23
+    words = np.arange(size, dtype=np.uint32) * np.uint32(2654435761 + 2 * seed)
+    return (words >> np.uint32(8)).astype(np.float32) - 2**23
 
 def digest():
     found = {}

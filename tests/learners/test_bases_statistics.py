@@ -1,7 +1,7 @@
 """Statistics of the random bases, each with its level of significance.
 
 Seeds are fixed, so a test passes or fails for good. The bounds are where a true generator would fail with the
-probability said: z = 4.9 is 10^-6 on two sides, and the bounds of chi squared and of Kolmogorov and Smirnov are for 10^-6.
+probability said, 10^-6: z = 4.9 on two sides, and the bounds of chi squared and of Kolmogorov and Smirnov are for it.
 """
 
 import math
