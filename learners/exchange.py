@@ -49,6 +49,8 @@ from learners.options import Exchange as Limits
 POISON_IN_A_ROW = 3
 """Contents of one kind refused from one sender, without a good one between, after which it is accused."""
 
+TRIES = 3
+"""Requests for held-out rows that a child may lose in a row before it is not asked for any."""
 WINDOW = 1024
 """Sequence numbers remembered above the gapless part; a gap older than that counts as seen."""
 
@@ -73,7 +75,7 @@ class _Pending:
 @dataclass(frozen=True)
 class _Request:
     key: Hashable  #: the number of a training batch, or the key of a `Want`
-    rows: int
+    batch: Batch
     sent: float
 
 
@@ -104,6 +106,7 @@ class _Peer:
 class _Child(_Peer):
     width: int = 0  #: of its embedding
     silent: bool = False  #: a request was lost: one probe at a time, and no step waits for it
+    unanswered: int = 0  #: requests for held-out rows lost since it last spoke
     version: int = 0  #: its newest that was heard of
     requests: dict[int, _Request] = field(default_factory=dict)  #: by sequence of the ask
     wants: deque[tuple[Hashable, Batch]] = field(default_factory=deque)  #: not asked yet
@@ -262,13 +265,13 @@ class Exchange:
 
     def _answer(self, child: _Child, message: Answer) -> list[Instruction]:
         request = child.requests.pop(message.ask, None)
-        reason = _array_fault(message.embedding, request.rows if request else None, child.width)
+        reason = _array_fault(message.embedding, request.batch.size if request else None, child.width)
         if reason:
             if request is not None:
                 self._resolve(child, request.key, None)
             return self._poisoned(child, message, reason)
         child.poison[Answer] = 0
-        child.silent = False
+        child.silent, child.unanswered = False, 0
         child.version = max(child.version, message.version)
         if request is None:
             self.counts["late"] += 1
@@ -361,7 +364,7 @@ class Exchange:
         if peer is not None and event.incarnation > peer.incarnation:
             self._reopen(peer, event.incarnation)
             if isinstance(peer, _Child):
-                peer.silent = False
+                peer.silent, peer.unanswered = False, 0
 
     def _forget(self, peer: _Peer) -> None:
         if isinstance(peer, _Parent):
@@ -385,10 +388,10 @@ class Exchange:
     def _fill(self, at: float) -> None:
         """Keep requests open at each child: for training batches ahead of the step, and for held-out rows."""
         for child in self._children.values():
-            if child.closed or child.silent:
+            if child.closed or child.unanswered >= TRIES:
                 while child.wants:
                     self._resolve(child, child.wants.popleft()[0], None)
-            while child.wants and child.open(training=False) < self._limits.in_flight:
+            while child.wants and child.open(training=False) < (1 if child.silent else self._limits.in_flight):
                 self._request(child, *child.wants.popleft(), at)
         if not self._started or not self._children:
             return
@@ -410,7 +413,7 @@ class Exchange:
         return self._next_batch - 1
 
     def _request(self, child: _Child, key: Hashable, batch: Batch, at: float) -> None:
-        child.requests[child.sent] = _Request(key, batch.size, at)
+        child.requests[child.sent] = _Request(key, batch, at)
         self._post(child, Ask, batch=batch)
         self.counts["asked"] += 1
 
@@ -421,14 +424,21 @@ class Exchange:
         peer.sent += 1
 
     def _lose(self, at: float) -> None:
-        """Give up requests older than the time limit; their child counts as silent until it speaks."""
+        """Give up requests older than the time limit; their child counts as silent until it speaks.
+
+        Nobody is in a hurry for held-out rows: they are asked for again, so that a figure isn't lost with a message.
+        """
         for child in self._children.values():
             for sequence, request in list(child.requests.items()):
                 if at - request.sent >= self._limits.time_limit:
                     del child.requests[sequence]
                     child.silent = True
                     self.counts["lost"] += 1
-                    self._resolve(child, request.key, None)
+                    if isinstance(request.key, int):
+                        self._resolve(child, request.key, None)
+                    else:
+                        child.unanswered += 1
+                        child.wants.appendleft((request.key, request.batch))
 
     def _resolve(self, child: _Child, key: Hashable, answer: Optional[Answer]) -> None:
         """Note what came of one request: of a training batch, or of a `Want`."""

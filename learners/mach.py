@@ -40,7 +40,7 @@ class Trained(NamedTuple):
 
 METRICS = ("loss/child", "loss/synthetic", "accuracy/child", "accuracy/synthetic", "distillation", "gradient_norm")
 EVALUATED = ("loss/child", "loss/synthetic", "accuracy/child", "accuracy/synthetic", "distillation")
-ATTRIBUTION_ROWS = 64
+ATTRIBUTION_ROWS = 32
 
 
 class Mach(tf.Module):
@@ -180,7 +180,7 @@ class Mach(tf.Module):
     def attribute(
         self, x_NF: np.ndarray, labels_N: np.ndarray, embeddings: Sequence[Optional[np.ndarray]]
     ) -> Dict[str, float]:
-        """What the columns of the features and of the children's embeddings are worth, on the first 64 rows.
+        """What the columns of the features and of the children's embeddings are worth, on the first 32 rows.
 
         Traced anew for every number of rows below.
         """

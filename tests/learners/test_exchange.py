@@ -557,12 +557,26 @@ def test_wants_are_limited_in_flight_and_come_one_at_a_time():
     assert [g.key[2] for g in got] == list(range(5)) and all(g.answers["child"] is not None for g in got)
 
 
-def test_wants_of_a_silent_child_come_back_empty():
+def test_held_out_rows_are_asked_for_again_where_an_answer_was_lost():
+    exchange = machine(children=["child"])
+    first = sent(exchange.handle(*[Want(("test", 0, i), batch(i), 0.0) for i in range(3)]))
+    out = exchange.handle(Tick(10.0))
+    (again,) = sent(out)  # one probe at a time
+    assert not only(Got, out) and len(first) == 2 and again.sequence > first[-1].sequence
+    asked, got = [again], []
+    for sequence in range(3):
+        out = exchange.handle(*arrived(answer(asked.pop(0).sequence, sequence=sequence), at=11.0))
+        asked, got = asked + sent(out), got + only(Got, out)
+    assert sorted(g.key[2] for g in got) == [0, 1, 2] and all(g.answers["child"] is not None for g in got)
+
+
+def test_wants_of_a_child_that_stays_silent_come_back_empty():
     exchange = machine(children=["child"])
     exchange.handle(Want(("test", 0, 0), batch(0), 0.0))
-    (got,) = only(Got, exchange.handle(Tick(10.0)))
+    assert [only(Got, exchange.handle(Tick(at))) for at in (10.0, 20.0)] == [[], []]
+    (got,) = only(Got, exchange.handle(Tick(30.0)))
     assert got.answers == {"child": None}
-    (got,) = only(Got, exchange.handle(Want(("test", 0, 1), batch(1), 10.1)))
+    (got,) = only(Got, exchange.handle(Want(("test", 0, 1), batch(1), 30.1)))
     assert got.answers == {"child": None}
 
 
