@@ -47,14 +47,14 @@ def kill_in_a_save(run, learner, eventually):
 @pytest.mark.parametrize("turn", range(min(3, KILLS)))
 def test_a_learner_dies_and_its_neighbours_do_not_notice(start, eventually, turn):
     """Cases 7, 8, 9: killed in a save, frozen, killed; one after the other, each at another place of the chain."""
-    run = start(steps=8000, every=150).training()
+    run = start(steps=16000, every=150).training()
     eventually((run.folder / "checkpoints/000000/manifest.json").exists, 60)
     for number, harm in enumerate((kill_in_a_save, freeze, kill)):
         learner = POSITIONS[(turn + number) % 3]
         harm(run, learner, eventually)
         run.says(f"{learner} is back", 90)
     assert run.program.status(200) == 0, run.said + run.program.err
-    assert run.is_whole(8000)
+    assert run.is_whole(16000)
     said = run.said
     for learner in POSITIONS:
         assert f"made good: learners.{learner}: " in said
