@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 README = Path(__file__).with_name("README.md")
-PACKAGES = ("machworks", "ray", "tensorflow", "numpy")
+PACKAGES = ("machworks", "ray", "tensorflow", "numba", "numpy")
 
 
 def main(measure: Callable[[argparse.Namespace], Mapping[str, float]], parser: argparse.ArgumentParser) -> None:

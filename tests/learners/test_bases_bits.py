@@ -2,8 +2,11 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import hashlib, json, sys
@@ -13,7 +16,7 @@ from learners.bases import Basis, Key
 
 def numbers(seed, size):  # no generator of another library: its bits may change
     words = np.arange(size, dtype=np.uint32) * np.uint32(2654435761 + 2 * seed)
-    return (words >> np.uint32(8)).astype(np.float32) - 2**23
+    return (words >> np.uint32(8)).astype(np.float32) - np.float32(2**23)
 
 def digest():
     found = {}
@@ -42,9 +45,7 @@ DIGESTS = {
     "normal": "68137730e243fb4a",
     "lognormal": "18d18376e7d311fe",
 }
-AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+avx,+sse4.2,+popcnt"}
-AVX512 = {}
-"""As the machine is."""
+AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+avx,+fma,+bmi2,+sse4.2,+popcnt"}
 
 
 def found(tmp_path, environment, *threads):
@@ -57,10 +58,11 @@ def found(tmp_path, environment, *threads):
 
 
 def test_one_digest_for_1_2_and_4_threads_in_a_process_of_its_own(tmp_path):
-    for threads, digests in found(tmp_path, AVX512, 1, 2, 4)["found"].items():
+    for threads, digests in found(tmp_path, {}, 1, 2, 4)["found"].items():
         assert digests == DIGESTS, threads
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="not a processor that could have AVX-512")
 def test_the_same_digest_without_avx512(tmp_path):
     said = found(tmp_path, AVX2, 2)
     assert not said["avx512"]
