@@ -456,7 +456,7 @@ class Exchange:
         for key, answers in self._wanted.items():
             if len(answers) == len(self._children):
                 del self._wanted[key]
-                return [Got(key, answers)]
+                return [Got(key, {name: answers[name] for name in self._children})]  # not as they came
         return []
 
     # -- stepping

@@ -580,6 +580,14 @@ def test_wants_of_a_child_that_stays_silent_come_back_empty():
     assert got.answers == {"child": None}
 
 
+def test_held_out_answers_come_in_the_order_of_the_children_however_they_arrived():
+    exchange = machine(children=["a", "b"])
+    asks = {o.to: o.messages[0] for o in exchange.handle(Want("x", batch(0), 0.0)) if isinstance(o, Send)}
+    exchange.handle(*arrived(answer(asks["b"].sequence, sender="b")))
+    (got,) = only(Got, exchange.handle(*arrived(answer(asks["a"].sequence, sender="a"))))
+    assert list(got.answers) == ["a", "b"] and [a.sender for a in got.answers.values()] == ["a", "b"]
+
+
 def test_wants_without_children_come_back_one_per_event():
     exchange = machine()
     out = exchange.handle(Want("a", batch(0), 0.0), Want("b", batch(1), 0.0))
