@@ -57,36 +57,33 @@ def _links(topology: Topology) -> Iterator[Finding]:
 
 
 def _loops(topology: Topology) -> Iterator[Finding]:
-    """Each loop once, at the learner of it that comes first in the file."""
+    """Each link that closes a loop, with that loop: without these links there would be none.
+
+    Sought from the last learner: files are written from the bottom up, where a link to a learner above is the odd one.
+    """
     below = {
         name: [(path, child) for path, child in _places(topology, name) if child in topology.learners]
         for name in topology.learners
     }
-    told: set[frozenset[str]] = set()
-    for start in below:
-        for path, child in below[start]:
-            back = _way(below, child, start)
-            if not back or frozenset(back) in told:
-                continue
-            told.add(frozenset(back))
-            loop = " -> ".join((start, *back))
-            what = "a learner cannot be its own child" if len(back) == 1 else "learners must not form a loop"
-            yield path, f"{what}: {loop}; remove one of these links"
+    done: set[str] = set()
+    for start in reversed(below):
+        way, links = ([], []) if start in done else ([start], [iter(below[start])])
+        while way:
+            for path, child in links[-1]:
+                if child in way:
+                    yield path, _loop([way[-1], *way[way.index(child) :]])
+                elif child not in done:
+                    way.append(child)
+                    links.append(iter(below[child]))
+                    break
+            else:
+                done.add(way.pop())
+                links.pop()
 
 
-def _way(below: dict[str, list[Finding]], start: str, end: str) -> list[str]:
-    """The shortest way down from `start` to `end`, both included; [] if there is none."""
-    above: dict[str, str] = {start: ""}
-    reached = [start]
-    for name in reached:
-        for _, child in below[name]:
-            if child not in above:
-                above[child] = name
-                reached.append(child)
-    way = [end] if end in above else []
-    while way and way[0] != start:
-        way.insert(0, above[way[0]])
-    return way
+def _loop(way: list[str]) -> str:
+    what = "a learner cannot be its own child" if len(way) == 2 else "learners must not form a loop"
+    return f"{what}: {' -> '.join(way)}; remove one of these links"
 
 
 def _resources(topology: Topology) -> Iterator[Finding]:

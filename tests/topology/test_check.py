@@ -32,9 +32,9 @@ def one(**options: object) -> Topology:
         ("a: {kind: mach, child: b}\n  b: {kind: mach, child: a}", 4, "learners.a.child", "a -> b -> a"),
         (
             "a: {kind: mach, child: b}\n  b: {kind: mach, child: c}\n  c: {kind: mach, children: [a]}",
-            4,
-            "learners.a.child",
-            "a -> b -> c -> a",
+            5,
+            "learners.b.child",
+            "b -> c -> a -> b",
         ),
         (
             "z: {kind: mach, child: a}\n  a: {kind: mach, children: [d, b]}\n"
@@ -57,7 +57,19 @@ def test_a_loop_is_refused_and_named_in_full(tmp_path: Path, links: str, line: i
 
 def test_two_loops_are_both_named() -> None:
     found = check(chain(a="b", b="a", c="d", d="c", e="a"))
-    assert [message.split(": ")[1].split(";")[0] for _, message in found] == ["a -> b -> a", "c -> d -> c"]
+    assert [message.split(": ")[1].split(";")[0] for _, message in found] == ["b -> a -> b", "c -> d -> c"]
+
+
+def test_one_wrong_link_is_one_problem_although_it_closes_several_loops() -> None:
+    assert [path for path, _ in check(chain(left="top", right=("left",), top=("left", "right")))] == [
+        "learners.left.child"
+    ]
+
+
+def _without(name: str, found: list[tuple[str, str]], links: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The children of a learner but for the links that were found to close a loop."""
+    closing = {path for path, _ in found}
+    return tuple(c for i, c in enumerate(links[name]) if f"learners.{name}.children[{i}]" not in closing)
 
 
 @settings(max_examples=200, deadline=None)
@@ -72,8 +84,10 @@ def test_a_graph_is_refused_exactly_if_it_has_a_loop(below: list[set[int]]) -> N
     while leaves := [name for name, children in left.items() if not any(child in left for child in children)]:
         for leaf in leaves:
             del left[leaf]
-    loops = [message for _, message in check(chain(**links)) if "->" in message]
+    found = check(chain(**links))
+    loops = [message for _, message in found if "->" in message]
     assert bool(loops) == bool(left)
+    assert not check(chain(**{name: _without(name, found, links) for name in links}))
     for message in loops:
         loop = message.split(": ", 1)[1].split(";")[0].split(" -> ")
         assert loop[0] == loop[-1] and all(b in links[a] for a, b in itertools.pairwise(loop))
