@@ -6,6 +6,7 @@ whole (check.py). Each stage goes on past a fault, so that one look at a file fi
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def _override(root: Mapping, override: str, problems: list[Problem]) -> Mapping:
             return root
     before = len(problems)
     value = read(text, where.file, problems) or Scalar("", True, where)
+    problems[before:] = [replace(problem, line=None) for problem in problems[before:]]
     return root if len(problems) > before else _replaced(root, keys, _moved(value, where), where)
 
 

@@ -4,7 +4,7 @@ Our own small tree, because a decoder that stops at the first fault, or forgets 
 Scalars stay text: what a word means depends on what is wanted there, and parse.py decides it by YAML 1.2's rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -105,9 +105,8 @@ def read(text: str, source: str, problems: list[Problem]) -> Node | None:
         composed = YAML(typ="safe", pure=True).compose(text)
         return None if composed is None else _Tree(source, problems).node(composed, "")
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        problems.append(Problem(source, mark.line + 1 if mark else None, "", f"not valid YAML: {what}"))
+        line, what = _to_mend(error, text.splitlines())
+        problems.append(Problem(source, line, "", f"not valid YAML: {what}"))
     except YAMLError as error:
         what = str(error).splitlines()[0]
         line = text.count("\n", 0, error.position) + 1 if hasattr(error, "position") else None
@@ -115,6 +114,34 @@ def read(text: str, source: str, problems: list[Problem]) -> Node | None:
     except RecursionError:
         problems.append(Problem(source, None, "", "not a run file: lists or mappings are nested hundreds deep"))
     return None
+
+
+def _to_mend(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int | None, str]:
+    """The line to mend, from 1, and what is wrong with it; the parser stops where it notices, often a line later."""
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    began, met = error.context_mark, error.problem_mark or error.context_mark
+    if met is None:
+        return None, what
+    if began and "simple key" in what:
+        return began.line + 1, _NO_COLON
+    if began and "quoted scalar" in what:
+        return began.line + 1, "the quote that begins here does not end"
+    if began and what.endswith("got '<stream end>'"):
+        return began.line + 1, "the bracket that begins here does not end"
+    written = [n for n, line in enumerate(lines[: met.line]) if line.strip() and not line.lstrip().startswith("#")]
+    in_front = lines[met.line][: met.column] if met.line < len(lines) else ""
+    if what.endswith("got ':'") and ":" not in in_front and written:
+        return written[-1] + 1, f"{what} in line {met.line + 1}: something is missing at the end of this line"
+    if "mapping values" in what and ":" in in_front:
+        return met.line + 1, "a second ': ' in one line; put the value in quotes"
+    if "mapping values" in what and written:
+        inside = ": " in lines[written[-1]]
+        return (met.line + 1, _INDENTED) if inside else (written[-1] + 1, _NO_COLON)
+    return met.line + 1, _INDENTED if "<block mapping start>" in what else what
+
+
+_NO_COLON = "no ': ' behind the key, a colon and a space"
+_INDENTED = "indented unlike the lines around it"
 
 
 class _Tree:

@@ -309,8 +309,8 @@ def test_an_override_through_an_anchor_changes_one_learner() -> None:
 )
 def test_a_faulty_override_is_named_as_it_was_typed(override: str, path: str, words: str) -> None:
     found = only(ONE, override)
-    assert (found.file, found.line, found.path) == (f"--set {override}", None if path else found.line, path)
-    assert words in found.message and str(found).startswith(f"--set {override}: " if path else f"--set {override}")
+    assert (found.file, found.line, found.path) == (f"--set {override}", None, path)
+    assert words in found.message and str(found).startswith(f"--set {override}: ")
 
 
 # ---------------------------------------------------------------- what is no run file
@@ -323,8 +323,12 @@ def test_a_faulty_override_is_named_as_it_was_typed(override: str, path: str, wo
         ("# nothing\n", None, "is empty"),
         ("- 1\n", 1, "a list where keys are wanted"),
         ("\nword\n", 2, "'word' where keys are wanted"),
-        ("version: 1\nname: [a\n", 3, "not valid YAML"),
-        ("version: 1\nname: a: b\n", 2, "not valid YAML"),
+        ("version: 1\nname: [a\n", 2, "the bracket that begins here"),
+        ("version: 1\nname: 'a\nseed: 3\n", 2, "the quote that begins here"),
+        ("version: 1\nname: a: b\n", 2, "a second ': ' in one line"),
+        ("version: 1\nname: a\n  seed: 3\n", 3, "indented unlike"),
+        ("version: 1\n  seed: 3\nname: a\n", 2, "indented unlike"),
+        (ONE + "   low: {kind: mach}\n", 5, "indented unlike"),
         ("version: 1\n\tname: a\n", 2, "not valid YAML"),
         ("version: 1\nname: *a\n", 2, "undefined alias"),
         ("version: 1\nname: \x01\n", 2, "not valid YAML"),
@@ -335,6 +339,32 @@ def test_a_faulty_override_is_named_as_it_was_typed(override: str, path: str, wo
 def test_what_is_no_run_file_is_one_problem(text: str, line: int | None, words: str) -> None:
     found = only(text)
     assert found.line == line and words in found.message, found
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("version: 1\nname x\nseed: 3\n", 2),
+        ("version: 1\nname:x\nseed: 3\n", 2),
+        ("version 1\nname: x\n", 1),
+        ("version: 1\nlearners\n# of the run\n\n  top: {kind: mach}\n", 2),
+        ("version: 1\nlearners:\n  top\n\n    kind: mach\n", 3),
+        ("version: 1\nlearners:\n  top:\n    kind:mach\n    steps: 3\n", 4),
+        ("version: 1\nlearners: {}\nseed 3\n", 3),
+    ],
+)
+def test_a_missing_colon_is_named_where_it_is_missing(text: str, line: int) -> None:
+    """The parser notices it in the line after."""
+    found = only(text)
+    assert found.line == line and "no ': ' behind the key" in found.message
+
+
+@pytest.mark.parametrize(
+    "text", ["learners:\n  low: {kind: mach\n  top: {kind: mach}\n", "data: {\n  name: digits\n  seed: 3}\n"]
+)
+def test_a_bracket_or_comma_is_missed_at_the_end_of_the_line_before(text: str) -> None:
+    found = only(text)
+    assert found.line == 2 and "missing at the end of this line" in found.message
 
 
 def test_an_alias_of_itself_is_refused() -> None:
