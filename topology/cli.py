@@ -162,10 +162,12 @@ def _stop(arguments: Arguments) -> int:
 
 
 def _export(arguments: Arguments) -> int:
-    from topology import export
+    from topology import export, status
 
+    folder = _folder(arguments)
+    status.read(folder)  # it is a run's
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    print(export.export(Path(arguments.run), arguments.learner, arguments.out and Path(arguments.out)))
+    print(export.export(folder, arguments.learner, arguments.out and Path(arguments.out)))
     return 0
 
 
@@ -217,9 +219,11 @@ def _graph(arguments: Arguments) -> int:
 def _status(arguments: Arguments) -> int:
     from topology import status, view
 
-    found = status.runs(Path(arguments.runs)) if arguments.run is None else [status.read(_folder(arguments))]
+    if arguments.all and arguments.run is not None:
+        raise ValueError(f"status: --all lists the runs in {arguments.runs}; give it or a run, not both")
+    found = status.runs(Path(arguments.runs)) if arguments.all else [status.read(_folder(arguments))]
     if arguments.json:
-        print(json.dumps(found if arguments.run is None else found[0]))
+        print(json.dumps({"runs": found} if arguments.all else found[0]))
     else:
         view.printed(status.table(found))
     return 0
@@ -255,7 +259,7 @@ def _bench(arguments: Arguments) -> int:
 def _folder(arguments: Arguments) -> Path:
     from topology import status
 
-    return Path(arguments.run) if arguments.run else status.newest(Path(arguments.runs))
+    return status.find(arguments.run, Path(arguments.runs))
 
 
 def _short(folder: Path) -> str:
@@ -301,8 +305,9 @@ def _parser() -> argparse.ArgumentParser:
         "write one learner as a stand-alone Keras model",
         "export runs/digits-20260101-120000-ab12 top",
     )
-    export.add_argument("run", help="a run folder")
+    export.add_argument("run", help=_RUN)
     export.add_argument("learner")
+    _takes_runs(export)
     export.add_argument("--out", help="the .keras file to write (default: in the run folder)")
 
     validate = add("validate", _validate, "check a file, report all its problems, start nothing", "validate chain.yaml")
@@ -320,8 +325,9 @@ def _parser() -> argparse.ArgumentParser:
     graph.add_argument("--format", choices=("text", "mermaid", "dot"), default="text")
     graph.add_argument("--out", help="a PNG file to write instead")
 
-    status = add("status", _status, "what runs have reached, live or ended", "status runs/digits-20260101-120000-ab12")
+    status = add("status", _status, "what the newest run, or another, has reached", "status --all")
     _takes_run(status)
+    status.add_argument("--all", action="store_true", help="of all runs, in the order of their start")
     _takes_json(status)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
@@ -371,8 +377,11 @@ def _takes_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="runs", help="folder of the run folders (default: runs)")
 
 
+_RUN = "a run folder, or its name in the folder of run folders"
+
+
 def _takes_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="a run folder (default: the newest)")
+    parser.add_argument("run", nargs="?", help=f"{_RUN} (default: the newest)")
     _takes_runs(parser)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from rich.table import Table
 
@@ -17,8 +17,8 @@ from topology.outcome import born
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
-    """All runs under `folder`, oldest first."""
-    return [_listed(path.parent) for path in sorted(folder.glob("*/run.json"), key=lambda path: path.stat().st_mtime)]
+    """All runs under `folder`, in the order of their start."""
+    return [_listed(path) for path in _folders(folder)]
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -29,19 +29,35 @@ def _listed(folder: Path) -> dict[str, Any]:
         return {"run": str(folder), "state": "unreadable", "status": None, "learners": {}}
 
 
-def newest(folder: Path) -> Path:
-    """The run folder that was started last."""
-    found = sorted(folder.glob("*/chain.yaml"), key=lambda path: path.stat().st_mtime)
+def find(run: Optional[str], folder: Path) -> Path:
+    """The folder of a run that is given by path, or by its name under `folder`; of the newest if none is given.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if run is not None:
+        return Path(run) if Path(run).exists() or not (folder / run).exists() else folder / run
+    found = _folders(folder)
     if not found:
         raise ValueError(f"{folder}: holds no run; give a run folder, or --runs, or start one: machworks run FILE")
-    return found[-1].parent
+    return found[-1]
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Run folders in the order of their start: `chain.yaml` is written then, and never again."""
+
+    def started(run: Path) -> tuple[float, str]:
+        first = run / "chain.yaml" if (run / "chain.yaml").exists() else run / "run.json"
+        return first.stat().st_mtime, run.name
+
+    return sorted((path.parent for path in folder.glob("*/run.json")), key=started)
 
 
 def read(folder: Path) -> dict[str, Any]:
     """One run: its state (running, ended, broken off) and the newest figures of each learner."""
     manifest = folder / "run.json"
     if not manifest.is_file():
-        raise ValueError(f"{folder}: not a run folder: it has no run.json")
+        raise ValueError(f"{folder}: not a run folder: there is no {manifest}; machworks status --all lists runs")
     try:
         content = json.loads(manifest.read_text())
     except ValueError as error:

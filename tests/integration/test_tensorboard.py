@@ -56,7 +56,7 @@ def test_curves_move_while_a_run_goes_on_and_an_interrupt_leaves_it_whole(
 
     status = machworks("status", "--json")
     assert status.status() == 0
-    (found,) = status.json
+    found = status.json
     assert found["state"] == "running" and set(found["learners"]) == set(LEARNERS)
     assert all(figures["step"] > 0 for figures in found["learners"].values())
 

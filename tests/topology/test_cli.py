@@ -200,6 +200,24 @@ def folder(runs, name, *, state="ended", process=None, step=20, cut=b"", outcome
     return run
 
 
+def aged(*runs):
+    """Started one after the other, and written to in the opposite order."""
+    for age, run in enumerate(runs):
+        os.utime(run / "chain.yaml", (1000 + age, 1000 + age))
+        os.utime(run / "run.json", (2000 - age, 2000 - age))
+
+
+def test_status_is_of_the_newest_run_or_of_the_one_that_is_named(says, tmp_path):
+    aged(*(folder(tmp_path, name, step=step) for name, step in (("old", 5), ("in between", 6), ("new", 7))))
+    status, out, _ = says("status", "--runs", tmp_path)
+    assert status == 0 and "new" in out and "old" not in out
+    for which, step in (((), 7), (("in between",), 6), ((tmp_path / "old",), 5)):
+        status, out, _ = says("status", *which, "--runs", tmp_path, "--json")
+        assert status == 0 and json.loads(out)["learners"]["top"]["step"] == step
+    status, _, err = says("status", "old", "--runs", tmp_path, "--all")
+    assert status == 2 and "not both" in err
+
+
 def test_status_of_a_live_an_ended_and_a_broken_off_run(says, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -208,36 +226,45 @@ def test_status_of_a_live_an_ended_and_a_broken_off_run(says, tmp_path):
         "ended": folder(tmp_path, "ended", outcome={"status": 1}),
         "broken": folder(tmp_path, "broken", state="running", process=gone.pid, step=7),
     }
-    for age, run in enumerate(runs.values()):
-        os.utime(run / "run.json", (1000 + age, 1000 + age))
-    status, out, _ = says("status", "--runs", tmp_path, "--json")
-    found = {Path(one["run"]).name: one for one in json.loads(out)}
+    aged(*runs.values())
+    status, out, _ = says("status", "--all", "--runs", tmp_path, "--json")
+    found = {Path(one["run"]).name: one for one in json.loads(out)["runs"]}
     assert status == 0 and list(found) == ["live", "ended", "broken"]  # oldest first
     assert [found[name]["state"] for name in runs] == ["running", "ended", "broken off"]
     assert found["ended"]["status"] == 1 and found["live"]["status"] is None
     assert found["live"]["learners"]["top"]["step"] == 20 and found["broken"]["learners"]["top"]["step"] == 7
-    status, out, _ = says("status", "--runs", tmp_path)
+    status, out, _ = says("status", "--runs", tmp_path, "--all")
     assert status == 0 and "broken off" in out and "ended, status 1" in out and "20.00%" in out
     status, out, _ = says("status", runs["live"], "--json")
     assert status == 0 and json.loads(out)["learners"]["top"]["validation/accuracy/child"] == 0.2
 
 
 def test_status_without_runs_and_of_something_else(says, tmp_path):
-    status, out, _ = says("status", "--runs", tmp_path, "--json")
-    assert status == 0 and json.loads(out) == []
-    status, _, err = says("status", tmp_path)
-    assert status == 2 and "not a run folder" in err
+    status, out, _ = says("status", "--runs", tmp_path, "--all", "--json")
+    assert status == 0 and json.loads(out) == {"runs": []}
+    status, _, err = says("status", "--runs", tmp_path)
+    assert status == 2 and f"{tmp_path}: holds no run" in err
     (tmp_path / "run.json").write_text('{"state": "run')
     status, _, err = says("status", tmp_path)
     assert status == 2 and f"{tmp_path / 'run.json'}: not readable" in err
 
 
+@pytest.mark.parametrize("command", [("status",), ("resume",), ("stop",), ("export", "top")], ids=lambda c: c[0])
+def test_what_is_no_run_folder_is_said_with_how_to_find_one(says, tmp_path, command):
+    status, out, err = says(command[0], tmp_path, *command[1:])
+    assert status == 2 and not out
+    assert f"there is no {tmp_path / 'run.json'}; machworks status --all lists runs" in err
+
+
 def test_a_damaged_run_does_not_hide_the_others(says, tmp_path):
     folder(tmp_path, "good")
     (folder(tmp_path, "bad") / "run.json").write_text('{"state": "run')
-    status, out, _ = says("status", "--runs", tmp_path, "--json")
+    status, out, _ = says("status", "--all", "--runs", tmp_path, "--json")
     assert status == 0
-    assert {Path(one["run"]).name: one["state"] for one in json.loads(out)} == {"good": "ended", "bad": "unreadable"}
+    assert {Path(one["run"]).name: one["state"] for one in json.loads(out)["runs"]} == {
+        "good": "ended",
+        "bad": "unreadable",
+    }
 
 
 def test_status_reads_only_the_end_of_long_records(says, tmp_path):
