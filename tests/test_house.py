@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from topology import cli
+
 CHECKOUT = Path(__file__).parents[1]
 README = (CHECKOUT / "README.md").read_text()
+
+
+def test_every_command_is_in_the_readme_once():
+    table = re.findall(r"^\| `machworks (\w+)", README, re.MULTILINE)
+    commands = next(iter(cli._parser()._subparsers._group_actions)).choices
+    assert sorted(table) == sorted(commands)
 
 
 def test_the_rooms_import_one_way():
