@@ -47,11 +47,11 @@ def unpack(content: bytes) -> tuple[State, dict[str, Any]]:
     return load(content), about
 
 
-def write(folder: Path, number: int, learner: str, content: bytes) -> None:
-    """Put one learner's file into set `number`; on disk when this returns."""
+def write(folder: Path, number: int, learner: str, *content: Any) -> None:
+    """Put one learner's file, given as bytes or arrays in a row, into set `number`; on disk when this returns."""
     place = _set_folder(folder, number)
     place.mkdir(parents=True, exist_ok=True)
-    _write_whole(place / f"{learner}.safetensors", content)
+    _write_whole(place / f"{learner}.safetensors", *content)
 
 
 def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointSet:
@@ -141,10 +141,10 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _write_whole(path: Path, *content: Any) -> None:
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        file.write(content)
+        file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -10,9 +10,9 @@ Its own death: a new one finds the complete sets; the set that was being written
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 import numpy as np
@@ -20,8 +20,10 @@ import ray
 
 from actors import checkpoint
 
-PIECE = 1_000_000
-"""Bytes of a piece."""
+PIECE = 4_000_000
+"""Bytes of a piece: every one is a call, and an object in Ray's store."""
+Buffer = Union[bytes, np.ndarray]
+
 PIECE_SECONDS = 60.0
 """How long a piece may take; a state that gets stuck is given up, and the next set has another."""
 
@@ -51,7 +53,7 @@ class Keeper:
         self._awaited: dict[int, set[str]] = {}  # learners of an open set that have not sent all
         self._carried: dict[int, tuple[str, ...]] = {}
         self._steps: dict[int, dict[str, int]] = {}  # of who has
-        self._pieces: dict[tuple[int, str], list[bytes]] = {}
+        self._pieces: dict[tuple[int, str], list[Buffer]] = {}
         self._fault = ""
 
     def begin(self, number: int, learners: tuple[str, ...], carried: tuple[str, ...] = ()) -> None:
@@ -64,7 +66,7 @@ class Keeper:
         self._carried[number] = carried
         self._attempt(number, lambda: self._complete(number))
 
-    def piece(self, number: int, learner: str, step: int, index: int, content: bytes, last: bool) -> None:
+    def piece(self, number: int, learner: str, step: int, index: int, content: Buffer, last: bool) -> None:
         """Take the piece of that index of a learner's file, as of `step`; the file is written with the last one."""
         if number <= self._begun and learner not in self._awaited.get(number, ()):
             return  # given up; a learner may be faster than the supervisor's `begin`
@@ -73,7 +75,7 @@ class Keeper:
             return  # a former keeper has the ones before
         pieces.append(content)
         if last:
-            whole = b"".join(self._pieces.pop((number, learner)))
+            whole = self._pieces.pop((number, learner))
             self._attempt(number, lambda: self._take(number, learner, step, whole))
 
     def without(self, learner: str) -> None:
@@ -94,8 +96,8 @@ class Keeper:
             self._fault = f"checkpoint set {number}: {type(error).__name__}: {error}"
             self._give_up(number)
 
-    def _take(self, number: int, learner: str, step: int, content: bytes) -> None:
-        checkpoint.write(self._folder, number, learner, content)
+    def _take(self, number: int, learner: str, step: int, content: Sequence[Buffer]) -> None:
+        checkpoint.write(self._folder, number, learner, *content)
         self._steps.setdefault(number, {})[learner] = step
         self._awaited.get(number, set()).discard(learner)
         self._complete(number)
@@ -160,8 +162,9 @@ class Upload:
                 self._log.warning("the state for checkpoint set {} did not arrive: {}", number, type(error).__name__)
 
     def _send(self, number: int, step: int, content: bytes) -> None:
+        view = np.frombuffer(content, np.uint8)  # Ray copies bytes three times, an array once
         for index, start in enumerate(range(0, len(content), PIECE)):
-            began, piece = time.monotonic(), content[start : start + PIECE]
+            began, piece = time.monotonic(), view[start : start + PIECE]
             last = start + PIECE >= len(content)
             sent = self._keeper.piece.remote(number, self._learner, step, index, piece, last)
             ray.get(sent, timeout=PIECE_SECONDS)

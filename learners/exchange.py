@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Optional
 
 import numpy as np
@@ -76,7 +77,7 @@ class _Pending:
 class _Request:
     key: Hashable  #: the number of a training batch, or the key of a `Want`
     batch: Batch
-    sent: float
+    sent: float = inf  #: when it left; it may be held for a while
 
 
 @dataclass
@@ -167,6 +168,8 @@ class Exchange:
         self._next_batch = position.next_batch  #: first that has been neither used nor asked about
         self._unused = deque(position.unused)  #: asked about by a former incarnation, used by none
         self._training: Optional[Train] = None  #: the step that is now computed
+        self._begun = 0.0  #: when that was handed out
+        self._brisk = False  #: whether the last step took less than an answer may take
         self._wanted: dict[Hashable, dict[str, Optional[Answer]]] = {}
         self._outbox: dict[str, list[Message]] = {}
         self.version = position.version  #: steps done
@@ -200,17 +203,17 @@ class Exchange:
             out += self._take(event)
         at = events[-1].at
         self._lose(at)
-        self._fill(at)
-        out += [Send(name, tuple(messages)) for name, messages in self._outbox.items()]
-        self._outbox.clear()
+        self._fill()
+        step = None if self._ready is None else self._proceed(self._ready, at)
+        out += self._leaving(isinstance(step, Train), at)
         out += self._got()
         asks = tuple(ask for parent in self._parents.values() for ask in parent.asks)
         if asks:
             for parent in self._parents.values():
                 parent.asks.clear()
             out.append(Embed(asks))
-        if self._ready is not None:
-            out.append(self._proceed(self._ready, at))
+        if step is not None:
+            out.append(step)
         elif self._may_leave() and not asks:
             self._left = True
             out.append(Leave())
@@ -373,6 +376,8 @@ class Exchange:
             peer.asks.clear()
             peer.gradients.clear()
         if isinstance(peer, _Child):
+            held = self._outbox.pop(peer.name, [])
+            self.counts["dropped gradients to children"] += sum(isinstance(message, Gradient) for message in held)
             peer.silent, peer.version = True, 0
             for request in peer.requests.values():
                 self._resolve(peer, request.key, None)
@@ -385,14 +390,14 @@ class Exchange:
         for child in self._children.values():
             child.wants.append((event.key, event.batch))
 
-    def _fill(self, at: float) -> None:
+    def _fill(self) -> None:
         """Keep requests open at each child: for training batches ahead of the step, and for held-out rows."""
         for child in self._children.values():
             if child.closed or child.unanswered >= TRIES:
                 while child.wants:
                     self._resolve(child, child.wants.popleft()[0], None)
             while child.wants and child.open(training=False) < (1 if child.silent else self._limits.in_flight):
-                self._request(child, *child.wants.popleft(), at)
+                self._request(child, *child.wants.popleft())
         if not self._started or not self._children:
             return
         # one batch for the step that is due and `in_flight` behind it; each is replaced when it has been trained on,
@@ -404,7 +409,7 @@ class Exchange:
             number = self._fresh()
             self._batches[number] = _Pending({child.name for child in free})
             for child in free:
-                self._request(child, number, self._batch(number), at)
+                self._request(child, number, self._batch(number))
 
     def _fresh(self) -> int:
         if self._unused:
@@ -412,8 +417,8 @@ class Exchange:
         self._next_batch += 1
         return self._next_batch - 1
 
-    def _request(self, child: _Child, key: Hashable, batch: Batch, at: float) -> None:
-        child.requests[child.sent] = _Request(key, batch, at)
+    def _request(self, child: _Child, key: Hashable, batch: Batch) -> None:
+        child.requests[child.sent] = _Request(key, batch)
         self._post(child, Ask, batch=batch)
         self.counts["asked"] += 1
 
@@ -422,6 +427,21 @@ class Exchange:
         message = kind(self._name, self._incarnation, peer.sent, **contents)
         self._outbox.setdefault(peer.name, []).append(message)
         peer.sent += 1
+
+    def _leaving(self, busy: bool, at: float) -> list[Instruction]:
+        """What leaves now: a call costs more than what it carries.
+
+        Messages to a child wait until `pack` requests are together, but only while the learner has steps to take, and
+        only for short steps.
+        """
+        hold = busy and self._brisk
+        leaving = [n for n, m in self._outbox.items() if not (hold and n in self._children and self._few(m))]
+        for child in (self._children[name] for name in leaving if name in self._children):
+            child.requests = {n: replace(r, sent=min(r.sent, at)) for n, r in child.requests.items()}
+        return [Send(name, tuple(self._outbox.pop(name))) for name in leaving]
+
+    def _few(self, messages: list[Message]) -> bool:
+        return sum(isinstance(message, Ask) for message in messages) < self._limits.pack
 
     def _lose(self, at: float) -> None:
         """Give up requests older than the time limit; their child counts as silent until it speaks.
@@ -477,7 +497,7 @@ class Exchange:
         self.counts["used" if answers else "fallbacks"] += bool(self._children)
         gradients = tuple(filter(None, map(self._next_gradient, self._parents.values())))
         self.counts["applied"] += len(gradients)
-        self._ready = None
+        self._ready, self._begun = None, at
         self._training = Train(ready.step, number, {name: answers.get(name) for name in self._children}, gradients)
         return self._training
 
@@ -497,6 +517,7 @@ class Exchange:
         train, self._training = self._training, None
         assert train is not None and train.step == event.step, "a step ends that was not begun"
         self.version = event.step + 1
+        self._brisk = event.at - self._begun < self._limits.patience
         for name, gradient in event.gradients.items():
             child, answer = self._children[name], train.answers[name]
             assert answer is not None, "a gradient belongs to an answer that was used"

@@ -58,7 +58,10 @@ class Exchange(Options, frozen=True):
 
     in_flight: Annotated[
         int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")
-    ] = 2
+    ] = 6
+    pack: Annotated[
+        int, Meta(ge=1, le=64, description="steps whose messages to a child share a call, if steps are short")
+    ] = 4
     patience: Annotated[
         float,
         Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without"),
@@ -78,7 +81,7 @@ class Exchange(Options, frozen=True):
     ] = 0.1
     queue: Annotated[
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
-    ] = 8
+    ] = 16
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
 
 
@@ -149,7 +152,7 @@ class Checkpoint(Options, frozen=True):
 
     every: Annotated[
         int, Meta(ge=0, description="steps of any learner between two sets of all; 0: only at the end")
-    ] = 500
+    ] = 1000
     keep: Annotated[int, Meta(ge=1, description="complete sets that are kept")] = 3
     upload: Annotated[
         float, Meta(gt=0.0, description="MB/s at most that a learner sends of its state, beside training")

@@ -35,7 +35,7 @@ from learners.messages import (
 from learners.options import Exchange as Limits
 
 B, E, F, STEPS, N = 4, 3, 5, 50, 100
-LIMITS = Limits(in_flight=2, patience=1.0, time_limit=10.0, max_staleness=5, queue=3, clip=1.0)
+LIMITS = Limits(in_flight=2, patience=1.0, time_limit=10.0, max_staleness=5, queue=3, clip=1.0, pack=1)
 
 
 def batch(number, size=B):
@@ -130,6 +130,67 @@ def test_sequences_to_one_receiver_count_from_zero_without_gap():
         exchange.handle(*arrived(answer(asks[number].sequence, sequence=number)))
         messages += sent(step(exchange, number, {"child": embedding()}))
     assert [m.sequence for m in messages] == list(range(3 + 2 * 6))
+
+
+def packing(pack=2, patience=1.0):
+    """A learner that has had answers to its first three requests and takes its first step at time 1."""
+    exchange = machine(children=["child"], limits=replace_limits(pack=pack, patience=patience))
+    exchange.handle(Ready(0, 1.0))
+    out = exchange.handle(*arrived(*(answer(n, sequence=n) for n in range(3)), at=1.0))
+    assert only(Train, out)
+    return exchange
+
+
+def test_messages_of_short_steps_share_a_call():
+    exchange = packing()
+    out = step(exchange, 0, {"child": embedding()}, at=1.1)
+    assert [type(i) for i in out] == [Train]
+    (call, train) = step(exchange, 1, {"child": embedding()}, at=1.2)
+    assert [type(m) for m in call.messages] == [Gradient, Ask, Gradient, Ask] and isinstance(train, Train)
+    assert [m.sequence for m in call.messages] == [3, 4, 5, 6]
+
+
+def test_messages_of_long_steps_leave_at_once():
+    exchange = packing(patience=0.5)
+    (call, _) = step(exchange, 0, {"child": embedding()}, at=1.5)
+    assert [type(m) for m in call.messages] == [Gradient, Ask]
+
+
+def test_nothing_is_held_by_a_learner_that_waits():
+    exchange = packing(pack=4)
+    step(exchange, 0, {"child": embedding()}, at=1.1)
+    step(exchange, 1, {"child": embedding()}, at=1.2)
+    out = step(exchange, 2, {"child": embedding()}, at=1.3)
+    assert [type(m) for m in sent(out)] == [Gradient, Ask] * 3 and isinstance(out[-1], Wait)
+
+
+def test_nothing_is_held_after_the_last_step():
+    exchange = machine(children=["child"], limits=replace_limits(pack=4), steps=2)
+    exchange.handle(Ready(0, 1.0))
+    exchange.handle(*arrived(answer(0), answer(1, sequence=1), at=1.0))
+    assert not sent(step(exchange, 0, {"child": embedding()}, at=1.1))
+    out = exchange.handle(Trained(1, {"child": embedding()}, 1.2), Done(1.2))
+    assert [type(m) for m in sent(out)] == [Gradient, Gradient, Ended]
+
+
+def test_a_request_is_as_old_as_its_leaving():
+    exchange = packing()
+    step(exchange, 0, at=1.1)
+    (call, train) = step(exchange, 1, at=30.0)  # one long step later
+    assert [type(m) for m in call.messages] == [Ask, Ask] and isinstance(train, Train)
+    exchange.handle(Tick(30.0 + LIMITS.time_limit - 0.1))
+    assert exchange.counts["lost"] == 0
+    exchange.handle(Tick(30.0 + LIMITS.time_limit))
+    assert exchange.counts["lost"] == 2
+
+
+def test_what_was_held_for_an_incarnation_that_is_over_is_dropped_and_counted():
+    exchange = packing()
+    step(exchange, 0, {"child": embedding()}, at=1.1)
+    exchange.handle(Closed("child", 0, False, 1.15))
+    assert exchange.counts["dropped gradients to children"] == 1
+    out = exchange.handle(Opened("child", 1, 1.2))
+    assert not [m for m in sent(out) if isinstance(m, Gradient)]
 
 
 def test_waiting_asks_are_served_together_and_before_the_step():
@@ -598,9 +659,13 @@ def test_wants_without_children_come_back_one_per_event():
 # ---------------------------------------------------------------- properties
 
 
-@given(st.lists(st.sampled_from(["answer", "late", "lose"]), min_size=60, max_size=60), st.integers(1, 4))
-def test_every_batch_is_used_exactly_once_whatever_the_child_does(moods, in_flight):
-    exchange = machine(children=["child"], limits=replace_limits(in_flight=in_flight), steps=30)
+@given(
+    st.lists(st.sampled_from(["answer", "late", "lose"]), min_size=60, max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 6),
+)
+def test_every_batch_is_used_exactly_once_whatever_the_child_does(moods, in_flight, pack):
+    exchange = machine(children=["child"], limits=replace_limits(in_flight=in_flight, pack=pack), steps=30)
     used, open_, sequence, at = [], [], 0, 0.0
     out = exchange.handle(Ready(0, at))
     for mood in moods * 4:

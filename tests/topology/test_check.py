@@ -152,8 +152,8 @@ def test_values_that_contradict_one_another() -> None:
     ((path, message),) = check(run)
     assert path == "learners.b.exchange.in_flight" and "the queue of 'a'" in message
     for queue, faults in ((4, 1), (5, 0)):  # three open for training, two for held-out rows
-        below = Mach(exchange=Exchange(queue=queue))
-        assert len(check(Topology(version=1, name="x", learners={"a": below, "b": Mach(child="a")}))) == faults
+        learners = {"a": Mach(exchange=Exchange(queue=queue)), "b": Mach(child="a", exchange=Exchange(in_flight=2))}
+        assert len(check(Topology(version=1, name="x", learners=learners))) == faults
     alone = Topology(version=1, name="x", data=Data(shard="by_learner"), learners={"a": Mach()})
     assert [path for path, _ in check(alone)] == ["data.shard"]
 

@@ -408,12 +408,13 @@ def options(path: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
         "synthetic": {"hidden": widths, "weight": rate},
         "exchange": {
             "in_flight": st.integers(1, 3),
+            "pack": st.integers(1, 64),
             "patience": share,
             "time_limit": st.floats(1.0, 1e9),
             "max_staleness": whole,
             "clip": rate,
             "gradient_rate": rate,
-            "queue": st.integers(7, 99),
+            "queue": st.integers(13, 99),
             "gradients": st.booleans(),
         },
         "learner": {
