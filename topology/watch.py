@@ -244,6 +244,7 @@ class Watch:
                 self._silent(member, words(error))
             return
         member.step = beat.step
+        self._figures.hear(member.name, beat.bytes)
         for name, incarnation, why in beat.accused:
             accused = self._members[name]
             if accused.open and accused.incarnation == incarnation:
