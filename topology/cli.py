@@ -98,6 +98,9 @@ def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -
         print(json.dumps(outcome.as_json()))
         return int(outcome.status)
     view.printed(view.summary(outcome.as_json()))
+    for name, reached in outcome.learners.items():
+        if reached.missing:
+            view.printed(f"learners.{name}: {reached.missing}")
     for line in outcome.events:
         view.printed(f"made good: {line}")
     for problem in outcome.problems:

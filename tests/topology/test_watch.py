@@ -52,6 +52,9 @@ def method(*outcomes):
     return SimpleNamespace(remote=remote)
 
 
+FINAL = {"validation/accuracy/child": 0.5, "test/accuracy/child": 0.5}
+
+
 def summary(name, **other):
     fields = {
         "learner": name,
@@ -62,7 +65,7 @@ def summary(name, **other):
         "unwritten": 0,
         "spent": {},
     }
-    return SimpleNamespace(**{**fields, "final": {"test/accuracy/child": 0.5}, "counts": {}, "bytes": {}, **other})
+    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, **other})
 
 
 class FakeCrew:
@@ -137,6 +140,22 @@ def test_bytes_are_shown_on_of_a_learner_that_has_ended_its_records(run, quiet_r
         a={"beat": method(*beats)},
     )
     assert shown[0] == 7.0 and shown[-1] == 9.0
+
+
+def test_a_figure_that_an_unanswered_evaluation_lacks_is_missed_in_words(run):
+    synthetic = {"validation/accuracy/synthetic": 0.5, "test/accuracy/synthetic": 0.5}
+    for lacking in ({}, {"validation/accuracy/child": 0.5}):
+        outcome, told = run(b={"run": method(summary("b", final=synthetic | lacking))})
+        missing = outcome.learners["b"].missing
+        both = "no validation/accuracy/child and no test/accuracy/child: at its end a was gone"
+        assert missing.startswith("no test/accuracy/child: at its end a was gone" if lacking else both)
+        assert f"b has ended: {missing}" in told and outcome.as_json()["learners"]["b"]["missing"] == missing
+        assert outcome.learners["a"].missing == "" and outcome.status == 0
+
+
+def test_nothing_is_missing_of_a_learner_that_was_stopped(run):
+    outcome, _ = run(b={"run": method(summary("b", final={}, stopped=True))})
+    assert outcome.learners["b"].missing == ""
 
 
 def test_a_learner_that_fails_for_good_is_named_and_its_last_figures_are_kept(run):
