@@ -125,6 +125,7 @@ class Beat:
     step: int
     idle: float  #: seconds since the training thread last looked at its inbox; 0 before it begins and once it ends
     accused: tuple[tuple[str, int, str], ...]  #: neighbours (and incarnation, and why) refused three times in a row
+    bytes: Mapping[str, int]  #: so far, by way; they grow after the last step too, when records have ended
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class MachWorker:
         accused, self._accused = tuple(self._accused), []
         turn = self._turn
         idle = 0.0 if turn is None else time.monotonic() - turn
-        return Beat(self._exchange.version, idle, accused)
+        return Beat(self._exchange.version, idle, accused, dict(self._transport.bytes))
 
     def save(self, number: int) -> None:
         """Send the state for checkpoint set `number`, as it is after the current step."""

@@ -7,10 +7,12 @@ Exit status: 0 done, 1 a learner failed for good or records could not be written
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -18,6 +20,9 @@ from typing import Any, Optional
 from learners.options import Topology
 
 Arguments = argparse.Namespace
+
+OUTPUT = "logs/output.log"
+"""In the run folder: what a detached run says on its terminal, if it had one."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -93,47 +98,51 @@ def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -
         print(json.dumps(outcome.as_json()))
         return int(outcome.status)
     view.printed(view.summary(outcome.as_json()))
+    for name, reached in outcome.learners.items():
+        if reached.missing:
+            view.printed(f"learners.{name}: {reached.missing}")
     for line in outcome.events:
         view.printed(f"made good: {line}")
     for problem in outcome.problems:
         view.printed(problem, error=True)
-    view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {_short(outcome.folder)}")
+    short = shlex.quote(_short(outcome.folder))
+    view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {short}")
     return int(outcome.status)
 
 
 def _detached(arguments: Arguments) -> int:
     """Start the same command in a session of its own, and return when its learners train, or it has failed."""
     given = [word for word in arguments.given if word not in ("--detach", "--json")]
-    runs = Path(arguments.runs)
-    runs.mkdir(parents=True, exist_ok=True)
-    handle, log = tempfile.mkstemp(prefix="detached-", suffix=".log", dir=runs)
     reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "topology.cli", *given, "--plain", f"--notify={writing}"],
-        stdin=subprocess.DEVNULL,
-        stdout=handle,
-        stderr=handle,
-        start_new_session=True,
-        pass_fds=(writing,),
-    )
-    os.close(writing)
-    try:
-        with os.fdopen(reading) as pipe:
-            said = pipe.read().strip()  # until it writes where the run is, or ends
-    except KeyboardInterrupt:
-        process.terminate()
-        raise
-    if not said:
-        print(Path(log).read_text(), end="", file=sys.stderr)
-        return process.wait()
-    folder = said.rpartition("run folder ")[2]
-    if arguments.json:
-        print(json.dumps({"status": 0, "run": folder, "process": process.pid, "log": log}))
-    else:
-        short = _short(Path(folder))
-        print(
-            f"{said}\noutput goes to {log}\nlook at it   machworks status {short}\nend it       machworks stop {short}"
+    with tempfile.TemporaryFile() as output:  # until there is a run folder; see `_moved`
+        process = subprocess.Popen(
+            [sys.executable, "-m", "topology.cli", *given, "--plain", f"--notify={writing}"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=(writing,),
         )
+        os.close(writing)
+        try:
+            with os.fdopen(reading) as pipe:
+                said = pipe.read()  # until it writes where the run is, or ends
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+        if not said:
+            status = process.wait()
+            output.seek(0)
+            print(output.read().decode(errors="replace"), end="", file=sys.stderr)
+            return status
+    folder = Path(said)
+    log = folder / OUTPUT
+    if arguments.json:
+        print(json.dumps({"status": 0, "run": str(folder), "process": process.pid, "log": str(log)}))
+        return 0
+    short = shlex.quote(_short(folder))
+    print(f"training; run folder {folder}\noutput goes to {log}")
+    print(f"look at it   machworks status {short}\nend it       machworks stop {short}")
     return 0
 
 
@@ -144,12 +153,29 @@ def _and_notify(arguments: Arguments, tell: Callable[[str], None]) -> Callable[[
 
     def told(line: str) -> None:
         tell(line)
-        if arguments.notify is not None and "run folder " in line:
-            os.write(arguments.notify, line.encode())
+        _, says, folder = line.partition("; run folder ")
+        if says and arguments.notify is not None:
+            _moved(Path(folder) / OUTPUT)
+            with suppress(BrokenPipeError):  # who detached us is gone: the run goes on all the same
+                os.write(arguments.notify, os.fsencode(folder))
             os.close(arguments.notify)
             arguments.notify = None
 
     return told
+
+
+def _moved(log: Path) -> None:
+    """What this process has said, and will say, goes to `log`; where it can't be written, nowhere."""
+    sys.stdout.flush()
+    size = os.fstat(1).st_size
+    try:
+        place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.write(place, os.pread(1, size, 0))
+    except OSError:  # the supervisor tells of a disk that refuses
+        place = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(place, 1)
+    os.dup2(place, 2)
+    os.close(place)
 
 
 def _stop(arguments: Arguments) -> int:
@@ -278,7 +304,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, command: Any, help: str, example: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=help, epilog=f"example: machworks {example}")
+        added = commands.add_parser(
+            name,
+            help=help,
+            description=help,
+            epilog=f"example: machworks {example}",
+            allow_abbrev=False,  # a detached run must know the word that it leaves out
+        )
         added.set_defaults(command=command)
         return added
 

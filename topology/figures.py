@@ -50,6 +50,11 @@ class Figures:
             "records are written again",
         )
         self.latest: Live = {}
+        self._heard: dict[str, dict[str, float]] = {}
+
+    def hear(self, learner: str, bytes_: Mapping[str, int]) -> None:
+        """What a learner says itself that it has sent and received: who only answers writes no records."""
+        self._heard[learner] = {f"bytes/{way.replace(' ', '_')}": float(size) for way, size in bytes_.items()}
 
     def look(self) -> None:
         """Ask the recorder for the newest figures, and tell when it begins or ceases to fail."""
@@ -60,7 +65,7 @@ class Figures:
         except self._ray.exceptions.RayError as error:  # Ray starts it again
             self._fault.note(f"the recorder: {words(error)}")
             return
-        self.latest = look.latest
+        self.latest = {name: {**seen, **self._heard.get(name, {})} for name, seen in look.latest.items()}
         self._fault.note(look.fault)
 
     def describe(self, topology: Topology) -> Any:

@@ -6,7 +6,7 @@ import platform
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +34,7 @@ class Reached:
     counts: Mapping[str, int]
     spent: Mapping[str, float] = field(default_factory=dict)  #: seconds of its loop, by what they went into
     error: str = ""
+    missing: str = ""  #: which final figures there are none of, and why
 
 
 @dataclass
@@ -64,8 +65,10 @@ class Outcome:
         }
 
 
-def ended(summary: Any, figures: Mapping[str, float], restarts: int) -> Reached:
+def ended(summary: Any, figures: Mapping[str, float], restarts: int, children: Sequence[str] = ()) -> Reached:
     """What a learner says itself at its end (a `Summary` of actors/mach.py); what was seen of it, if it was stopped."""
+    splits = ("validation", "test") if children and not summary.stopped else ()
+    missing = [name for split in splits if (name := f"{split}/accuracy/child") not in summary.final]
     return Reached(
         status="stopped" if summary.stopped else "done",
         steps=summary.steps,
@@ -76,7 +79,11 @@ def ended(summary: Any, figures: Mapping[str, float], restarts: int) -> Reached:
         bytes=summary.bytes,
         counts=summary.counts,
         spent=summary.spent,
+        missing=f"no {' and no '.join(missing)}: {_UNANSWERED.format(' or '.join(children))}" if missing else "",
     )
+
+
+_UNANSWERED = "at its end {} was gone, started anew, or left three requests in a row for held-out rows unanswered"
 
 
 def last_seen(status: str, figures: Mapping[str, float], restarts: int, error: str = "") -> Reached:

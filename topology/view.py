@@ -67,12 +67,16 @@ _COLUMNS = ("learner", "step", "steps/s", "accuracy", "synthetic", "staleness", 
 
 
 def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]:
-    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used."""
+    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used.
+
+    A learner that has done its steps answers its parents: its bytes go on.
+    """
+    done = figures.get("step", 0) >= steps
     sent, received = (sum(figures.get(f"bytes/{way}_{by}", 0.0) for by in ("inline", "store")) for way in _WAYS)
     return (
         name,
         f"{figures.get('step', 0):.0f}/{steps}",
-        _figure(figures, "speed/steps_per_second", ".1f"),
+        "done" if done else _figure(figures, "speed/steps_per_second", ".1f"),
         _figure(figures, "validation/accuracy/child", ".1%"),
         _figure(figures, "validation/accuracy/synthetic", ".1%"),
         _figure(figures, "staleness/embedding", ".0f"),

@@ -173,13 +173,17 @@ class Watch:
 
     def _ended(self, member: Member, summary: Any) -> None:
         member.state, member.step = "ended", summary.steps
-        self._outcome.learners[member.name] = outcome.ended(
-            summary, self._figures.latest.get(member.name, {}), member.restarts
-        )
-        self._tell(f"{member.name} has ended")
+        reached = self._reached(member, summary)
+        self._tell(f"{member.name} has ended" + (f": {reached.missing}" if reached.missing else ""))
         if summary.unwritten:
             self._problem(f"learners.{member.name}: its last {summary.unwritten} records could not be written")
         self._tell_closed(member, forever=True)
+
+    def _reached(self, member: Member, summary: Any) -> outcome.Reached:
+        seen, children = self._figures.latest.get(member.name, {}), self._topology.children_of(member.name)
+        reached = outcome.ended(summary, seen, member.restarts, children)
+        self._outcome.learners[member.name] = reached
+        return reached
 
     def _lost(self, member: Member, why: str, *, hopeless: bool = False) -> None:
         """This incarnation is over: nobody counts on it, and another follows, if it may."""
@@ -244,6 +248,7 @@ class Watch:
                 self._silent(member, words(error))
             return
         member.step = beat.step
+        self._figures.hear(member.name, beat.bytes)
         for name, incarnation, why in beat.accused:
             accused = self._members[name]
             if accused.open and accused.incarnation == incarnation:
@@ -308,9 +313,7 @@ class Watch:
             with suppress(Exception):
                 summary = self._ray.get(reference)
                 member.state = "ended"
-                self._outcome.learners[member.name] = outcome.ended(
-                    summary, self._figures.latest.get(member.name, {}), member.restarts
-                )
+                self._reached(member, summary)
 
     def _close(self) -> None:
         """Close the files, end every actor."""

@@ -192,8 +192,10 @@ def test_a_learner_that_has_done_its_steps_answers_until_its_parents_have_ended(
     thread.start()
     wait_for(lambda: any(r.kind == "final" for r in kept.records))
     rows = Rows(TRAIN.fingerprint, np.arange(16, dtype=np.int32))
+    before = worker.beat().bytes
     worker.receive(Ask("parent", 0, 0, rows))
     wait_for(lambda: answers)
+    assert worker.beat().bytes["sent inline"] >= before.get("sent inline", 0) + answers[0].embedding.nbytes
     assert answers[0].version == 2 and answers[0].embedding.shape == (16, EMBEDDING)
     assert not done
     worker.receive(Ended("parent", 0, 1))

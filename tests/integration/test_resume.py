@@ -110,6 +110,7 @@ def test_a_lone_learner_that_is_stopped_and_resumed_ends_with_the_same_bits(star
 def test_detached_found_stopped_and_resumed(start, machworks, resume, marked, leftovers):
     run = start(steps=4000, every=200, arguments=("--detach",))
     assert run.program.status(100) == 0, run.program.err
+    assert [path.name for path in run.folder.parent.iterdir()] == [run.folder.name]  # and nothing beside it
     try:
         assert state_of(run) == ("running", None)
         run.reaches("bottom", 300, alive=False)
@@ -119,6 +120,8 @@ def test_detached_found_stopped_and_resumed(start, machworks, resume, marked, le
         assert stop.status(60) == 0, stop.err
         assert state_of(run) == ("ended", 130)
         assert leftovers(run.program, 10) == {}
+        output = (run.folder / "logs/output.log").read_text()
+        assert output.startswith("digits: ") and "interrupted" in output and "look at it" in output
     finally:
         kill_all(run, marked)
     found, ignored = checkpoint.newest(run.folder / "checkpoints")

@@ -69,7 +69,15 @@ def test_version(says):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("nothing",), ("run",), ("run", "a.yaml", "--nonsense"), ("graph", "a.yaml", "--format", "svg")]
+    "arguments",
+    [
+        (),
+        ("nothing",),
+        ("run",),
+        ("run", "a.yaml", "--nonsense"),
+        ("graph", "a.yaml", "--format", "svg"),
+        ("run", "a.yaml", "--det"),
+    ],
 )
 def test_a_wrong_command_is_status_2(says, arguments):
     status, out, err = says(*arguments)

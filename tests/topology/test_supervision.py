@@ -123,8 +123,8 @@ def summary(name, steps=10):
     )
 
 
-def beat(step, idle=0.0, accused=()):
-    return SimpleNamespace(step=step, idle=idle, accused=accused)
+def beat(step, idle=0.0, accused=(), bytes=()):
+    return SimpleNamespace(step=step, idle=idle, accused=accused, bytes=dict(bytes))
 
 
 @pytest.fixture

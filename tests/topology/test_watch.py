@@ -52,6 +52,9 @@ def method(*outcomes):
     return SimpleNamespace(remote=remote)
 
 
+FINAL = {"validation/accuracy/child": 0.5, "test/accuracy/child": 0.5}
+
+
 def summary(name, **other):
     fields = {
         "learner": name,
@@ -62,7 +65,7 @@ def summary(name, **other):
         "unwritten": 0,
         "spent": {},
     }
-    return SimpleNamespace(**{**fields, "final": {"test/accuracy/child": 0.5}, "counts": {}, "bytes": {}, **other})
+    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, **other})
 
 
 class FakeCrew:
@@ -79,7 +82,7 @@ class FakeCrew:
     def start(self, name, incarnation, state):
         self.started.append((name, incarnation))
         usual = {key: method(None) for key in ("close", "open", "stop", "save")}
-        usual |= {"ready": method(name), "beat": method(SimpleNamespace(step=1, idle=0.0, accused=()))}
+        usual |= {"ready": method(name), "beat": method(SimpleNamespace(step=1, idle=0.0, accused=(), bytes={}))}
         return SimpleNamespace(**{**usual, "run": method(summary(name)), **self._learners.get(name, {})})
 
 
@@ -108,9 +111,9 @@ def quiet_rounds(monkeypatch):
 def run(tmp_path):
     """Watches fake actors to the end; gives the outcome, what was told, Ray, and run.json."""
 
-    def start(*, recorder=None, start=None, **learners):
+    def start(*, recorder=None, start=None, shown=lambda live: None, **learners):
         ray, told, crew = FakeRay(), [], FakeCrew(recorder, learners)
-        one = watch.Watch(ray, CHAIN, start or (lambda: crew), tmp_path, told.append, lambda live: None)
+        one = watch.Watch(ray, CHAIN, start or (lambda: crew), tmp_path, told.append, shown)
         outcome = one.to_the_end()
         manifest = json.loads((tmp_path / "run.json").read_text())
         assert manifest["state"] == "ended" and manifest["outcome"]["status"] == outcome.status
@@ -125,6 +128,34 @@ def test_a_good_run(run):
     outcome, told = run()
     assert outcome.status == 0 and outcome.problems == []
     assert [line for line in told if "ended" in line] == ["a has ended", "b has ended"]
+
+
+def test_bytes_are_shown_on_of_a_learner_that_has_ended_its_records(run, quiet_rounds):
+    quiet_rounds(5)
+    beats = [SimpleNamespace(step=3, idle=0.0, accused=(), bytes={"sent inline": sent}) for sent in (7, 8, 9)]
+    shown = []
+    run(
+        recorder={"look": method(look(**{"step": 3.0, "bytes/sent_inline": 7.0}))},
+        shown=lambda live: shown.append(live["a"]["bytes/sent_inline"]),
+        a={"beat": method(*beats)},
+    )
+    assert shown[0] == 7.0 and shown[-1] == 9.0
+
+
+def test_a_figure_that_an_unanswered_evaluation_lacks_is_missed_in_words(run):
+    synthetic = {"validation/accuracy/synthetic": 0.5, "test/accuracy/synthetic": 0.5}
+    for lacking in ({}, {"validation/accuracy/child": 0.5}):
+        outcome, told = run(b={"run": method(summary("b", final=synthetic | lacking))})
+        missing = outcome.learners["b"].missing
+        both = "no validation/accuracy/child and no test/accuracy/child: at its end a was gone"
+        assert missing.startswith("no test/accuracy/child: at its end a was gone" if lacking else both)
+        assert f"b has ended: {missing}" in told and outcome.as_json()["learners"]["b"]["missing"] == missing
+        assert outcome.learners["a"].missing == "" and outcome.status == 0
+
+
+def test_nothing_is_missing_of_a_learner_that_was_stopped(run):
+    outcome, _ = run(b={"run": method(summary("b", final={}, stopped=True))})
+    assert outcome.learners["b"].missing == ""
 
 
 def test_a_learner_that_fails_for_good_is_named_and_its_last_figures_are_kept(run):
@@ -158,8 +189,8 @@ def test_a_learner_that_diverges_is_not_started_again(run):
 def test_an_accused_learner_is_started_again(run, quiet_rounds):
     """Three poisoned messages in a row: the sender goes on from its last good checkpoint."""
     quiet_rounds(3)
-    accusing = SimpleNamespace(step=1, idle=0.0, accused=(("a", 0, "answer: not finite"),))
-    outcome, _ = run(b={"beat": method(accusing, SimpleNamespace(step=1, idle=0.0, accused=()))})
+    accusing = SimpleNamespace(step=1, idle=0.0, accused=(("a", 0, "answer: not finite"),), bytes={})
+    outcome, _ = run(b={"beat": method(accusing, SimpleNamespace(step=1, idle=0.0, accused=(), bytes={}))})
     assert outcome.status == 0
     assert outcome.events == ["learners.a: three messages in a row were refused by b: answer: not finite"]
     assert outcome.learners["a"].restarts == 1
