@@ -1,6 +1,7 @@
 """What runs have reached, read from their folders alone."""
 
 import json
+import math
 import os
 import platform
 import signal
@@ -102,7 +103,10 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
     for _, record in lines(content):
         if isinstance(record, Record):
             step = max(record.step, figures.get("step", 0))  # evaluations come later than their steps
-            figures |= record.values | {"step": step, "incarnation": record.incarnation}
+            values = {
+                key: value if math.isfinite(value) else None for key, value in record.values.items()
+            }  # JSON has no NaN
+            figures |= values | {"step": step, "incarnation": record.incarnation}
     return figures
 
 
