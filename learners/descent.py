@@ -89,7 +89,9 @@ def descend(method: Method, worker: Worker, problem: Problem, batches: Sequence[
         return Round(replace(worker, step=worker.step + method.steps()), None, {"skipped": 1.0})
     update, shared = _sent(method, worker, way)
     moved = worker.shared.value(shared)
-    metrics = {"loss": way.loss, "update_norm": float(np.linalg.norm(moved)), "bytes": float(nbytes(method, update))}
+    payload = nbytes(method, update)
+    metrics = {"loss": way.loss, "update_norm": float(np.linalg.norm(moved)), "bytes": float(payload)}
+    metrics["compression"] = 4.0 * method.size * method.steps() / payload  # of gradients as float32, step by step
     if way.wanted is not None:
         metrics["correlation"] = correlation(moved, way.wanted)
     if way.gradient is not None:

@@ -624,3 +624,10 @@ def watch(method, worker, rounds):
         done = descend(method, worker, BOWL, [n], watch=True)
         yield done
         worker = done.worker
+
+
+def test_compression_is_against_gradients_of_the_same_steps():
+    method, worker = made(exchange=Exchange(every=4))  # 12 signs and an exponent
+    assert run(method, worker, 1)[0].metrics["compression"] == 4 * D * 4 / 3
+    method, worker = made(Sgd)  # a patch: where it begins and ends, and the gradient
+    assert run(method, worker, 1)[0].metrics["compression"] == 4 * D / (4 * D + 8)
