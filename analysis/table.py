@@ -108,6 +108,13 @@ def thinned(series: Series, points: int) -> Series:
     return Series(*(np.array([_mean(part) for part in _parts(one, each)]) for one in series))
 
 
+def sampled(series: Series, points: int) -> Series:
+    """Every n-th of it and the last, at most `points` and one: for what counts up, and must end where it ends."""
+    each, last = -(-len(series.steps) // points), len(series.steps) - 1
+    kept = np.unique([*range(0, last, each), last]) if each > 1 else np.arange(last + 1)
+    return Series(series.steps[kept], series.values[kept])
+
+
 def _parts(values: Numbers, each: int) -> Iterator[Numbers]:
     return (values[i : i + each] for i in range(0, len(values), each))
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.pictures import Line, Panel, Part, Row, Sheet
-from analysis.table import Learner, Run, Series, thinned
+from analysis.table import Learner, Run, Series, sampled, thinned
 
 POINTS = 500
 """Of a line; more are averaged."""
 STEPS = "steps done"
+FAULTS = ("lost", "late", "refused", "dropped", "clipped")
 
 
 class View(NamedTuple):
@@ -44,7 +45,7 @@ def progress(run: Run) -> Sequence[Part]:
     begun = min(learner.times.values[0] for learner in run.learners if learner.step)
     lines = []
     for colour, learner in enumerate(run.learners):
-        taken = thinned(learner.times, POINTS)
+        taken = sampled(learner.times, POINTS)
         lines.append(Line(learner.name, taken.values - begun, taken.steps, colour))
     speeds = _panel(run, "speed", "steps per second", "speed/steps_per_second")
     clock = Panel("steps against time", "seconds since the first record of the run", STEPS, tuple(lines))
@@ -65,9 +66,9 @@ def exchange(run: Run) -> Sequence[Part]:
     """Asynchrony: how old what arrives is, and how often nothing does."""
     panels = [
         _panel(run, "staleness of what is used", "steps of its sender or receiver", "staleness"),
-        _panel(run, "fall-backs on the synthetic input", "share of all steps so far", "exchange/fallback_share"),
-        _panel(run, "gradients of parents that were applied", "gradients so far", "exchange/applied"),
-        _counts(run, "messages of no use", "messages so far", ("lost", "late", "refused", "dropped", "clipped")),
+        _counted(run, "fall-backs on the synthetic input", "share of all steps so far", ("fallback_share",)),
+        _counted(run, "gradients of parents that were applied", "gradients so far", ("applied",)),
+        _counted(run, "messages lost, late, refused, dropped or clipped", "messages so far", FAULTS),
     ]
     return [panel for panel in panels if panel.lines]
 
@@ -182,14 +183,17 @@ def _panel(run: Run, title: str, unit: str, figure: str) -> Panel:
     return Panel(title, _averaged(lines, run, figure), unit, tuple(lines))
 
 
-def _counts(run: Run, title: str, unit: str, names: tuple[str, ...]) -> Panel:
-    """Counters that are not 0."""
-    found = [(one.name, name, one.figures.get(f"exchange/{name}")) for one in run.learners for name in names]
-    lines = [
-        _line(f"{learner}, {name}", series, i)
-        for i, (learner, name, series) in enumerate(found)
-        if series is not None and series.values[-1] > 0
+def _counted(run: Run, title: str, unit: str, names: tuple[str, ...]) -> Panel:
+    """What the exchange has counted so far, where it is not 0."""
+    found = [
+        (i, one.name, name, one.figures.get(f"exchange/{name}")) for i, one in enumerate(run.learners) for name in names
     ]
+    counted = [entry for entry in found if entry[3] is not None and entry[3].values[-1] > 0]
+    lines = []
+    for n, (i, learner, name, series) in enumerate(counted):
+        assert series is not None
+        label, colour = (learner, i) if len(names) == 1 else (f"{learner}, {name}", n)
+        lines.append(Line(label, *sampled(series, POINTS), colour))
     return Panel(title, STEPS, unit, tuple(lines))
 
 

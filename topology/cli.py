@@ -225,6 +225,34 @@ def _status(arguments: Arguments) -> int:
     return 0
 
 
+def _analyse(arguments: Arguments) -> int:
+    from analysis import report
+    from topology import probe, status, view
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    folder = _folder(arguments)
+    state = status.read(folder)["state"]
+    what = [name for name in arguments.what.split(",") if name]
+    out = Path(arguments.out) if arguments.out else folder / "analysis"
+    made = report.analyse(folder, out, what, lambda: probe.probes(folder))
+    if arguments.json:
+        written = [str(path) for path in made.written]
+        print(
+            json.dumps(
+                {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
+            )
+        )
+        return 0
+    view.printed(f"{_short(folder)}: {state}")
+    for line in made.ends:
+        view.printed(f"  {line}")
+    for path in made.written:
+        view.printed(f"written   {_short(path)}")
+    for name, why in made.left_out.items():
+        view.printed(f"left out  {name}: {why}")
+    return 0
+
+
 def _tensorboard(arguments: Arguments) -> int:
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
@@ -323,6 +351,17 @@ def _parser() -> argparse.ArgumentParser:
     status = add("status", _status, "what runs have reached, live or ended", "status runs/digits-20260101-120000-ab12")
     _takes_run(status)
     _takes_json(status)
+
+    analyse = add(
+        "analyse",
+        _analyse,
+        "draw what a run has recorded, and what its checkpoint shows: PNG, SVG and the numbers as CSV",
+        "analyse runs/digits-20260101-120000-ab12 --what curves,exchange",
+    )
+    _takes_run(analyse)
+    analyse.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
+    analyse.add_argument("--out", help="folder to write into (default: RUN/analysis)")
+    _takes_json(analyse)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
     _takes_run(board)
