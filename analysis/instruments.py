@@ -52,7 +52,7 @@ def _hessian(probe: Probe) -> list[Part]:
         ),
     )
     full = Map(
-        f"{probe.learner}: not symmetric by {watching.asymmetry(matrix):.0e}",
+        f"{probe.learner}: full matrix, asymmetry {watching.asymmetry(matrix):.0e}",
         "direction",
         "direction",
         "e_i . H e_j, nats per squared unit",
@@ -82,7 +82,15 @@ def _landscape(probe: Probe) -> list[Part]:
     loss = "mean cross-entropy, nats"
     return [
         Panel(f"loss along random directions: {about}", axis, loss, lines),
-        Map(probe.learner, "direction 2, / |weights|", "direction 1, / |weights|", loss, coarse, coarse, over),
+        Map(
+            f"{probe.learner}: over their plane",
+            "direction 2, / |weights|",
+            "direction 1, / |weights|",
+            loss,
+            coarse,
+            coarse,
+            over,
+        ),
     ]
 
 

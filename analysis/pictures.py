@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 Row = tuple[Union[str, float], ...]
-STYLES = {"measured": "-", "beside": "--", "theory": ":", "points": ""}
+STYLES = {"measured": "-", "beside": "--", "theory": ":"}
 MANY = 12
-"""More lines than that get no legend of their own: it would hide them."""
+"""More lines than that have their legend beside the panel, which it would hide."""
 
 
 class Line(NamedTuple):
@@ -90,14 +90,14 @@ def _rows(parts: Sequence[Part]) -> int:
 
 def _panel(axes: Any, panel: Panel) -> None:
     for line in panel.lines:
-        few = len(line.x) < 2 or line.style == "points"
         axes.plot(
             line.x,
             line.y,
             label=line.name,
             color="black" if line.style == "theory" else f"C{line.colour % 10}",
             linestyle=STYLES[line.style],
-            marker="o" if few else "",
+            marker="o" if len(line.x) < 2 else "",
+            fillstyle="none" if line.style == "beside" else "full",
             linewidth=1.2,
         )
     axes.set(xlabel=panel.x, ylabel=panel.y)

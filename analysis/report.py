@@ -20,7 +20,7 @@ class Report:
     """What came of it."""
 
     ends: tuple[str, ...]  #: where each learner's records end
-    written: list[Path] = field(default_factory=list)
+    written: dict[str, list[Path]] = field(default_factory=dict)  #: picture -> its files
     left_out: dict[str, str] = field(default_factory=dict)  #: picture -> why
 
 
@@ -65,6 +65,6 @@ def analyse(
 
 def _written(report: Report, folder: Path, name: str, title: str, needs: str, parts: Sequence[Part]) -> None:
     if parts:
-        report.written += save(folder, name, title, parts)
+        report.written[name] = save(folder, name, title, parts)
     else:
         report.left_out[name] = f"nothing to show; it needs {needs}"

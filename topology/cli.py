@@ -236,18 +236,13 @@ def _analyse(arguments: Arguments) -> int:
     out = Path(arguments.out) if arguments.out else folder / "analysis"
     made = report.analyse(folder, out, what, lambda: probe.probes(folder))
     if arguments.json:
-        written = [str(path) for path in made.written]
-        print(
-            json.dumps(
-                {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
-            )
-        )
+        written = {name: [str(path) for path in paths] for name, paths in made.written.items()}
+        answer = {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
+        print(json.dumps(answer))
         return 0
-    view.printed(f"{_short(folder)}: {state}")
-    for line in made.ends:
-        view.printed(f"  {line}")
-    for path in made.written:
-        view.printed(f"written   {_short(path)}")
+    view.printed("\n".join([f"{_short(folder)}: {state}", *(f"  {line}" for line in made.ends)]))
+    for paths in made.written.values():
+        view.printed(f"written   {_short(paths[0])} {' '.join(path.suffix for path in paths[1:])}")
     for name, why in made.left_out.items():
         view.printed(f"left out  {name}: {why}")
     return 0

@@ -44,8 +44,9 @@ def probes(run: Path) -> list[Probe]:
     dataset = load(topology.data, folder=Path(manifest.get("beside", ".")))
     numbers = batches.permutation(derive(topology.seed, "probe"), len(dataset.train))[:ROWS]
     return [
-        _mach(name, step, checkpoint.unpack(checkpoint.read(found, name))[0], dataset, numbers)
-        for name, step in found.steps.items()
+        _mach(name, found.steps[name], checkpoint.unpack(checkpoint.read(found, name))[0], dataset, numbers)
+        for name in topology.learners
+        if name in found.steps
     ]
 
 
