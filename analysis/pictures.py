@@ -174,5 +174,5 @@ def save(folder: Path, name: str, title: str, parts: Sequence[Part]) -> list[Pat
     for path in paths[:2]:
         figure.savefig(path, dpi=130)
     with paths[2].open("w", newline="") as file:
-        csv.writer(file).writerows(tidy(parts))
+        csv.writer(file).writerows([["" if cell != cell else cell for cell in row] for row in tidy(parts)])  # NaN
     return paths

@@ -42,12 +42,17 @@ def probes(run: Path) -> list[Probe]:
     topology = parse.load(run / "chain.yaml")
     manifest = json.loads((run / "run.json").read_text())
     dataset = load(topology.data, folder=Path(manifest.get("beside", ".")))
-    numbers = batches.permutation(derive(topology.seed, "probe"), len(dataset.train))[:ROWS]
+    numbers = rows(topology.seed, dataset)
     return [
         _mach(name, found.steps[name], checkpoint.unpack(checkpoint.read(found, name))[0], dataset, numbers)
         for name in topology.learners
         if name in found.steps
     ]
+
+
+def rows(seed: int, dataset: Dataset) -> batches.Rows:
+    """The training rows that a run's learners are looked at with: as many as there are, at most `ROWS`."""
+    return batches.permutation(derive(seed, "probe"), len(dataset.train))[:ROWS]
 
 
 def _mach(name: str, step: int, state: Mapping[str, Array], dataset: Dataset, numbers: batches.Rows) -> Probe:
