@@ -351,7 +351,7 @@ def _parser() -> argparse.ArgumentParser:
         "analyse",
         _analyse,
         "draw what a run has recorded, and what its checkpoint shows: PNG, SVG and the numbers as CSV",
-        "analyse runs/digits-20260101-120000-ab12 --what curves,exchange",
+        "analyse --what curves,exchange",
     )
     _takes_run(analyse)
     analyse.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
