@@ -81,9 +81,9 @@ def communication(run: Run) -> Sequence[Part]:
         ("sent by store, B", lambda one: one.last("bytes/sent_store")),
         ("received inline, B", lambda one: one.last("bytes/received_inline")),
         ("received by store, B", lambda one: one.last("bytes/received_store")),
-        ("payload of updates, B", lambda one: _total(one, "train/bytes")),
+        ("payload of updates, B", lambda one: one.last("bytes/updates")),
         ("sent per step, B", _sent_per_step),
-        ("compression", lambda one: _mean(one, "train/compression")),
+        ("compression", lambda one: _mean(one, "update/compression")),
         ("answers used, %", _used),
         ("gradients applied", lambda one: one.last("exchange/applied")),
         ("accuracy, %", _accuracy),
@@ -99,8 +99,8 @@ def communication(run: Run) -> Sequence[Part]:
 
 
 def _sent_per_step(learner: Learner) -> float:
-    ways = [learner.last("bytes/sent_inline"), learner.last("bytes/sent_store"), _total(learner, "train/bytes")]
-    known = [size for size in ways if not np.isnan(size)]
+    ways = ("bytes/sent_inline", "bytes/sent_store", "bytes/updates")
+    known = [learner.last(way) for way in ways if way in learner.figures]
     return sum(known) / learner.step if known and learner.step else float("nan")
 
 
@@ -115,10 +115,6 @@ def _accuracy(learner: Learner) -> float:
             if figure in learner.figures:
                 return 100.0 * learner.last(figure)
     return float("nan")
-
-
-def _total(learner: Learner, figure: str) -> float:
-    return float(learner.figures[figure].values.sum()) if figure in learner.figures else float("nan")
 
 
 def _mean(learner: Learner, figure: str) -> float:
@@ -155,7 +151,7 @@ def updates(run: Run) -> Sequence[Part]:
     """How far a round moves the weights beside their size, and that size; one panel each per learner."""
     return [
         panel._replace(log_y=True)
-        for heading, unit in (("update", "|update| / |weights|"), ("weights", "root mean square of the weights"))
+        for heading, unit in (("moved", "|update| / |weights|"), ("weights", "root mean square of the weights"))
         for panel in _by_learner(run, heading, unit)
     ]
 

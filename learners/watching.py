@@ -2,7 +2,7 @@
 
 Cheap, of every round that is to be watched, and recorded by name:
     correlation/all, correlation/<tensor>   cosine between the way that the weights went down and the gradient
-    update/all, update/<tensor>             length of that way, as a share of the weights' length
+    moved/all, moved/<tensor>               length of that way, as a share of the weights' length
     weights/<tensor>                        root mean square of the weights, after the round
     coordinates/mean, rms, kurtosis, positive   of the coordinates before they are shaped and rounded
     coordinates/zero, clipped, error        what shaping and rounding did to them
@@ -77,11 +77,11 @@ def magnitudes(tensors: Sequence[Tensor], way_D: Floats, theta_D: Floats) -> dic
 
     A tensor of zeros has no share: it is left out, and "all" is not.
     """
-    found = {"update/all": _length(way_D) / max(_length(theta_D), np.finfo(np.float32).tiny)}
+    found = {"moved/all": _length(way_D) / max(_length(theta_D), np.finfo(np.float32).tiny)}
     for tensor in tensors:
         weights, way = theta_D[tensor.place], way_D[tensor.place]
         if length := _length(weights):
-            found[f"update/{tensor.name}"] = _length(way) / length
+            found[f"moved/{tensor.name}"] = _length(way) / length
         found[f"weights/{tensor.name}"] = length / len(weights) ** 0.5
     return found
 

@@ -100,7 +100,8 @@ def worker_records(rounds=12):
     for step in range(1, rounds + 1):
         done = descend(method, worker, bowl, [0], watch=True)
         worker = done.worker
-        values = {f"train/{name}": value for name, value in done.metrics.items()} | done.watched
+        values = {"train/loss": done.metrics["loss"], "update/compression": done.metrics["compression"]} | done.watched
+        values["bytes/updates"] = step * done.metrics["bytes"]
         yield Record("worker", 0, step, 1000.0 + step, "train", values)
 
 

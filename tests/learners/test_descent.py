@@ -604,7 +604,7 @@ def test_watching_changes_nothing_and_says_what_is_known(method_and_worker):
     assert blind.worker.shared.theta.tobytes() == seen.worker.shared.theta.tobytes()
     way = worker.shared.theta - seen.worker.shared.theta
     share = np.linalg.norm(way) / np.linalg.norm(seen.worker.shared.theta)
-    assert seen.watched["update/all"] == pytest.approx(share, rel=1e-4)
+    assert seen.watched["moved/all"] == pytest.approx(share, rel=1e-4)
     assert ("correlation/all" in seen.watched) == (not isinstance(method.learner, Nes))
     assert ("coordinates/rms" in seen.watched) == (not isinstance(method.learner, Sgd))
     if isinstance(method.learner, Sgd):

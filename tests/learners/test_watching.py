@@ -51,7 +51,7 @@ def test_correlation_is_told_tensor_by_tensor():
 def test_magnitudes_are_shares_of_the_weights(seed, factor):
     theta = normal(seed)
     found = watching.magnitudes(TENSORS, np.float32(factor) * theta, theta)
-    assert all(value == pytest.approx(factor, rel=1e-4) for key, value in found.items() if key.startswith("update/"))
+    assert all(value == pytest.approx(factor, rel=1e-4) for key, value in found.items() if key.startswith("moved/"))
     assert found["weights/c"] == pytest.approx(np.sqrt(np.mean(theta[TENSORS[2].place].astype(float) ** 2)), rel=1e-5)
 
 
@@ -59,7 +59,7 @@ def test_a_tensor_of_zeros_has_no_share():
     theta = normal(0)
     theta[TENSORS[1].place] = 0
     found = watching.magnitudes(TENSORS, normal(1), theta)
-    assert "update/b" not in found and found["weights/b"] == 0.0 and {"update/all", "update/a", "update/c"} < set(found)
+    assert "moved/b" not in found and found["weights/b"] == 0.0 and {"moved/all", "moved/a", "moved/c"} < set(found)
 
 
 def test_without_a_gradient_there_is_no_correlation():
