@@ -276,9 +276,8 @@ def render(plan: Plan) -> "Group":
             updates.add_column(head, justify="right")
         updates.add_column("sums")
         for one in plan.updates:
-            sizes = (f"{one.size:,}", f"{one.size / one.every:.4g}")
-            cells = (f"{one.coordinates:,}", one.precision, f"{one.every}", *sizes)
-            updates.add_row(one.learner, *cells, f"{one.arithmetic}: {one.why}")
+            cells = [f"{one.coordinates:,}", one.precision, f"{one.every}", f"{one.size:,}"]
+            updates.add_row(one.learner, *cells, f"{one.size / one.every:.4g}", f"{one.arithmetic}: {one.why}")
         parts.append(updates)
     parts.append(Text(f"\n{plan.data}"))
     parts += [Text(f"LACKING  {lack}", style="bold red") for lack in plan.lacks]
