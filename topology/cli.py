@@ -187,13 +187,14 @@ def _validate(arguments: Arguments) -> int:
 
 def _plan(arguments: Arguments) -> int:
     from actors import data
-    from topology import cluster, plan, view
+    from topology import cluster, plan, view, workers
 
     topology = _load(arguments)
     dataset = data.load(topology.data, folder=Path(arguments.file).parent)
     hosts = cluster.hosts_of(arguments.address)
     itemsize = dataset.train.inputs.dtype.itemsize
-    made = plan.plan(topology, features=dataset.width, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
+    topology = workers.completed(topology, dataset.shape, dataset.classes)
+    made = plan.plan(topology, example=dataset.shape, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
     status = 2 if made.lacks else 0
     if arguments.json:
         print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))
