@@ -9,9 +9,6 @@ Greatest staleness: `exchange.max_staleness` of the options.
 Ray runs `run` in one thread, which owns the weights, and everything else in another, which only fills the inbox.
 """
 
-import os
-import platform
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,9 +18,21 @@ from typing import Any, Optional
 import numpy as np
 import ray
 
-from actors import checkpoint, compiled, device
+from actors import checkpoint, common, compiled
 from actors.account import Account
-from actors.keeper import Upload
+from actors.common import (
+    CURVE_POINTS,
+    FINISH_SECONDS,
+    STOPPED_SECONDS,
+    Beat,
+    Diverged,
+    Saving,
+    Speed,
+    Summary,
+    here,
+    restored,
+    splits,
+)
 from actors.outgoing import Outgoing
 from actors.transport import Transport
 from learners.batches import Split, features, rows
@@ -53,59 +62,21 @@ from learners.messages import (
     Want,
 )
 from learners.options import Mach as Options
-from learners.options import Record as Recording
-from learners.records import Evaluation, Kind, Record
+from learners.records import Evaluation
 from learners.seeds import derive
 
 IDLE_SECONDS = 0.1
 """Longest wait for a message when no step is due."""
-CURVE_POINTS = 10
-"""Training points that TensorBoard gets between two evaluations; the records have them all."""
-SPEED_SECONDS = 0.5
-"""Over how long steps per second are counted."""
-FINISH_SECONDS = 10.0
-"""How long a learner that has ended waits for its records to be written."""
-STOPPED_SECONDS = 3.0
-"""The same for one that was told to stop."""
 
 
-class Diverged(ArithmeticError):
-    """A learner's own loss is no longer finite."""
+@dataclass(frozen=True, kw_only=True)
+class Setup(common.Setup):
+    """All that it is made from."""
 
-
-@dataclass(frozen=True)
-class Data:
-    """The data as an actor gets it: splits by reference, one copy per host in Ray's object store."""
-
-    train: tuple[ray.ObjectRef, ...]  #: one Split; in a tuple, so that Ray hands over the reference
-    validation: tuple[ray.ObjectRef, ...]
-    test: tuple[ray.ObjectRef, ...]
-    private: bool  #: children do not hold the training rows: features travel
-    width: int
-    classes: int
-    dtype: str
-    example: tuple[int, ...]  #: shape of one example before it was laid flat
-    scale: float
-    offset: float
-
-
-@dataclass(frozen=True)
-class Setup:
-    """All that a learner is made from."""
-
-    name: str
-    incarnation: int
-    seed: int  #: of the run
     options: Options
     children: Mapping[str, int]  #: width of embedding, in order
     parents: Mapping[str, int]  #: batch size
     gradient_rows: int  #: of one step's gradients at most: the batches of those parents that send any
-    data: Data
-    record: Recording
-    recorder: Any  #: its handle
-    keeper: Any  #: its handle
-    upload: float  #: bytes per second at most, of states to the keeper
-    state: tuple[ray.ObjectRef, ...] = ()  #: the checkpoint file to go on from, if there is one
 
 
 @dataclass(frozen=True)
@@ -118,53 +89,21 @@ class Neighbour:
     forever: bool = False  #: and no other follows
 
 
-@dataclass(frozen=True)
-class Beat:
-    """A sign of life."""
-
-    step: int
-    idle: float  #: seconds since the training thread last looked at its inbox; 0 before it begins and once it ends
-    accused: tuple[tuple[str, int, str], ...]  #: neighbours (and incarnation, and why) refused three times in a row
-    bytes: Mapping[str, int]  #: so far, by way; they grow after the last step too, when records have ended
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a learner has reached."""
-
-    learner: str
-    incarnation: int
-    steps: int
-    seconds: float  #: from the first step to the last
-    final: Mapping[str, float]  #: test/..., validation/... over the whole sets; empty if it was stopped
-    counts: Mapping[str, int]  #: of the exchange, of messages whose arrays could not be had, of records dropped
-    unwritten: int  #: records that the recorder has not taken
-    bytes: Mapping[str, int]
-    spent: Mapping[str, float]  #: seconds of its loop, by what they went into (actors/account.py)
-    stopped: bool
-
-
 class MachWorker:
     """Plain class behind `MachActor`; tests construct it as it is."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._options = setup, setup.options
         self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
-        self._outgoing.log.info("the process has begun")
-        if not setup.options.resources.get("gpus"):
-            compiled.keep()
-        device.configure(setup.options.cpus)
-        self._outgoing.log.info("TensorFlow is loaded")
         data = setup.data
-        self._train_split, self._validation, self._test = ray.get([*data.train, *data.validation, *data.test])
+        self._train_split, self._validation, self._test = splits(setup, self._outgoing)
         self._splits: dict[str, Split] = {s.fingerprint: s for s in (self._validation, self._test)}
         if not data.private:
             self._splits[self._train_split.fingerprint] = self._train_split
-        self._outgoing.log.info("data is here")
         self._network = compiled.made(self._warm)
         self._outgoing.log.info("network is compiled")
         self._transport = Transport(self._options.exchange.time_limit)
-        about = self._restored()
+        about = self._go_on()
         self._outgoing.start = self._network.version
         self._exchange = Exchange(
             name=setup.name,
@@ -188,23 +127,19 @@ class MachWorker:
         self._pieces: dict[tuple[str, int, int], Rows] = {}
         self._final: dict[str, float] = dict(about["final"]) if about else {}
         self._evaluated = bool(self._final)  # on the whole sets, after the last step
-        self._speed = _Speed(self._network.version)
+        self._speed = Speed(self._network.version)
         self._started = self._ended = time.monotonic()
         self._unreadable = 0  # messages whose arrays could not be had
-        self._upload = Upload(setup.name, setup.keeper, setup.upload, self._outgoing.log)
-        self._wanted_sets: SimpleQueue[int] = SimpleQueue()
-        self._saved: list[tuple[int, tuple[Any, ...]]] = []  # states, each with how many records lie before it
+        self._saving = Saving(setup, self._outgoing, self._state)
         self._accused: list[tuple[str, int, str]] = []
         self._turn: Optional[float] = None
-        self._left = False  # nothing changes any more, and either thread may save
-        self._leaving = threading.Lock()
         self._account = Account()
 
     # -- called by others, in the second thread
 
     def ready(self) -> str:
         """Answers once the learner is built and compiled: where it is."""
-        return f"process {os.getpid()} on {platform.node()}"
+        return here()
 
     def receive(self, *messages: Message) -> None:
         """Messages of one neighbour, in order."""
@@ -233,10 +168,7 @@ class MachWorker:
 
     def save(self, number: int) -> None:
         """Send the state for checkpoint set `number`, as it is after the current step."""
-        self._wanted_sets.put(number)
-        if self._left:  # nobody changes it any more
-            with self._leaving:
-                self._save_wanted()
+        self._saving.want(number)
         self._inbox.put(Tick(time.monotonic()))
 
     def stop(self) -> None:
@@ -254,7 +186,7 @@ class MachWorker:
                 self.close(one.name, one.incarnation, one.forever)
             else:
                 self.open(one.name, one.incarnation, one.handle)
-        self._started, self._speed = time.monotonic(), _Speed(self._network.version)
+        self._started, self._speed = time.monotonic(), Speed(self._network.version)
         self._account = Account()
         until, events = 0.0, self._due(self._exchange.version)
         while not self._stopped:
@@ -274,7 +206,7 @@ class MachWorker:
                 else:
                     events += self._perform(instruction)
             self._outgoing.send_if_due()
-            self._send_saved()
+            self._saving.send()
             self._account.book("record")
         if events:  # the step before the stop is done: a state saved now must say so
             self._exchange.handle(*events)
@@ -372,7 +304,7 @@ class MachWorker:
         evaluation.add(batch.size, self._network.evaluate(x_BF, labels_B, embeddings))
         final = step == self._options.steps
         if split == "validation" and start == 0 and self._attribution_due(step):
-            self._note(step, "attribute", self._network.attribute(x_BF, labels_B, embeddings))
+            self._outgoing.note(step, "attribute", self._network.attribute(x_BF, labels_B, embeddings))
         norms = self._network.norms() if evaluation.complete else {}
         self._account.book("evaluate")
         if not evaluation.complete:
@@ -380,7 +312,7 @@ class MachWorker:
         del self._evaluations[split, step]
         values = {f"{split}/{name}": value for name, value in evaluation.means.items()}
         spent = {f"seconds/{heading}": seconds for heading, seconds in self._account.seconds.items()}
-        self._note(step, "final" if final else "evaluate", values | norms | spent)
+        self._outgoing.note(step, "final" if final else "evaluate", values | norms | spent)
         if final:
             self._final |= values
         # an earlier evaluation, of which requests were lost, may be the last to complete
@@ -404,38 +336,28 @@ class MachWorker:
         step = self._exchange.version
         if step == self._options.steps and not (self._evaluated or self._stopped):
             return
-        if self._stopped and not self._left:  # one more step may be under way: it belongs into the last set
+        if self._stopped:  # one more step may be under way: it belongs into the last set
             return
-        while not self._wanted_sets.empty():
-            number = self._wanted_sets.get()
-            assert step == self._network.version, "a state is saved between two steps"
-            about = {
-                "learner": self._setup.name,
-                "incarnation": self._setup.incarnation,
-                "position": asdict(self._exchange.position),
-                "counts": dict(self._exchange.counts),
-                "bytes": dict(self._transport.bytes),
-                "final": self._final,
-                "example": self._setup.data.example,
-                "scale": self._setup.data.scale,
-                "offset": self._setup.data.offset,
-            }
-            self._saved.append((self._outgoing.taken, (number, step, self._network.save(), about)))
-        self._send_saved()
+        self._saving.take()
 
-    def _send_saved(self) -> None:
-        """Send states whose records are written: who goes on from one finds every step before it in the records."""
-        while self._saved and (self._left or self._saved[0][0] <= self._outgoing.settled):
-            self._upload.put(*self._saved.pop(0)[1])
+    def _state(self) -> tuple[int, checkpoint.State, dict[str, Any]]:
+        step = self._exchange.version
+        assert step == self._network.version, "a state is saved between two steps"
+        about = {
+            "position": asdict(self._exchange.position),
+            "counts": dict(self._exchange.counts),
+            "bytes": dict(self._transport.bytes),
+            "final": self._final,
+        }
+        return step, self._network.save(), about
 
-    def _restored(self) -> Optional[dict[str, Any]]:
+    def _go_on(self) -> Optional[dict[str, Any]]:
         """Take over the state that this incarnation goes on from; what was noted beside it."""
-        if not self._setup.state:
+        found = restored(self._setup)
+        if found is None:
             return None
-        (content,) = ray.get(list(self._setup.state))
-        state, about = checkpoint.unpack(content)
-        self._network.restore(state)
-        return about
+        self._network.restore(found[0])
+        return found[1]
 
     # -- values
 
@@ -508,19 +430,7 @@ class MachWorker:
         values["train/learning_rate"] = self._rate(step - 1)
         curve = max(1, self._setup.record.every // CURVE_POINTS)
         applied = tuple((g.sender, g.incarnation, g.sequence) for g in instruction.gradients)
-        self._note(step, "train", values, applied, plotted=step % curve == 0 or step == self._options.steps)
-
-    def _note(
-        self,
-        step: int,
-        kind: Kind,
-        values: dict[str, float],
-        applied: tuple[tuple[str, int, int], ...] = (),
-        *,
-        plotted: bool = True,
-    ) -> None:
-        record = Record(self._setup.name, self._setup.incarnation, step, time.time(), kind, values, applied)
-        self._outgoing.add(record, plotted=plotted)
+        self._outgoing.note(step, "train", values, applied, plotted=step % curve == 0 or step == self._options.steps)
 
     def _diverged(self, step: int, metrics: Mapping[str, float]) -> None:
         faults = ", ".join(f"{name} {value}" for name, value in metrics.items() if not np.isfinite(value))
@@ -535,9 +445,7 @@ class MachWorker:
     def _summary(self) -> Summary:
         self._turn = None
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
-        with self._leaving:
-            self._left = True
-            self._save_wanted()
+        self._saving.leave()
         ended = self._ended if self._final else time.monotonic()
         return Summary(
             learner=self._setup.name,
@@ -587,20 +495,6 @@ def network(
         weight=options.synthetic.weight,
         parents_rate=options.exchange.gradient_rate,
     )
-
-
-class _Speed:
-    """Steps per second over the last half second or more."""
-
-    def __init__(self, step: int) -> None:
-        self._since, self._step, self._speed = time.monotonic(), step, 0.0
-
-    def at(self, step: int) -> float:
-        seconds = time.monotonic() - self._since
-        speed = (step - self._step) / max(seconds, 1e-6)
-        if seconds >= SPEED_SECONDS:
-            self._since, self._step, self._speed = time.monotonic(), step, speed
-        return self._speed or speed
 
 
 # a message is a call, and Ray's notes of every call cost a fifth of it

@@ -14,7 +14,7 @@ import ray
 from loguru import logger
 
 from actors.recorder import Parcel
-from learners.records import Record
+from learners.records import Kind, Record
 
 PARCEL_SECONDS = 0.5
 """How long records wait at most before they leave for the recorder."""
@@ -74,6 +74,19 @@ class Outgoing:
             kept = [one for i, one in enumerate(self._waiting) if i % 2 or one[0].kind == "final"]
             self.dropped += len(self._waiting) - len(kept)
             self._waiting, self._stride = kept, 2 * self._stride
+
+    def note(
+        self,
+        step: int,
+        kind: Kind,
+        values: dict[str, float],
+        applied: tuple[tuple[str, int, int], ...] = (),
+        *,
+        plotted: bool = True,
+    ) -> None:
+        """Take what is known after `step` steps, now; the rest as in `Record` and `add`."""
+        record = Record(self._learner, self._incarnation, step, time.time(), kind, values, applied)
+        self.add(record, plotted=plotted)
 
     def send_if_due(self) -> None:
         """Never waits: what the recorder has not written stays here."""

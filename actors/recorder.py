@@ -37,12 +37,21 @@ LAYOUT = {
         "staleness in child steps": ["Multiline", ["staleness/.*"]],
         "fall-backs on the synthetic input, share of steps": ["Multiline", ["exchange/fallback_share"]],
         "refused, lost, late, dropped": ["Multiline", ["exchange/(refused|unreadable|lost|late|dropped).*"]],
-        "bytes, inline and through the object store": ["Multiline", ["bytes/.*"]],
+        "bytes, inline and through the object store, or of updates": ["Multiline", ["bytes/.*"]],
         "steps per second": ["Multiline", ["speed/steps_per_second"]],
         "where a learner's time goes, seconds": ["Multiline", ["seconds/.*"]],
-    }
+    },
 }
 """What TensorBoard's custom scalars page shows: the figures of asynchrony where people look."""
+WORKERS = {
+    "Random bases": {
+        "accuracy, of batches and on validation": ["Multiline", ["(train|validation)/accuracy$"]],
+        "loss, of batches and on validation": ["Multiline", ["(train|validation)/loss$"]],
+        "cosine between an update and what was wanted": ["Multiline", ["update/correlation"]],
+        "length of updates, root mean square of coordinates": ["Multiline", ["update/(norm|coordinate_rms)"]],
+    },
+}
+"""The same for runs that have workers of random bases."""
 
 
 class Parcel(msgspec.Struct, frozen=True):
@@ -86,15 +95,17 @@ class Recorder:
     @ray.method(max_task_retries=-1)
     def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
         """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
+        workers = {learner for learner, values in hyperparameters.items() if values.get("kind", "mach") != "mach"}
         parts = [
-            summary.custom_scalars(LAYOUT),
+            summary.custom_scalars({**LAYOUT, **WORKERS} if workers else LAYOUT),
             summary.image("topology", picture, dataformats="HWC"),
             summary.text("run file", f"```yaml\n{text}\n```"),
         ]
-        shown = {"test/accuracy/child": 0.0, "test/accuracy/synthetic": 0.0}
         with self._noting_faults():
             self._write(self._events("topology", 0, [_event(part, 0, time.time()) for part in parts]))
             for learner, values in hyperparameters.items():
+                ways = ("",) if learner in workers else ("/child", "/synthetic")
+                shown = {f"test/accuracy{way}": 0.0 for way in ways}
                 events = [_event(part, 0, time.time()) for part in summary.hparams(values, shown)]
                 self._write_sealed(learner, 0, -1, (), self._events(learner, 0, events))
 

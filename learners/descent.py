@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from learners import watching
 from learners.clocks import Name
 from learners.coordinates import payload_bytes, quantise
 from learners.directions import Directions, Learned, Past
@@ -54,6 +55,7 @@ class Round:
     worker: Worker
     update: Optional[Update]  #: to be sent to all; None where the round was passed over
     metrics: dict[str, float] = field(default_factory=dict)
+    watched: dict[str, float] = field(default_factory=dict)  #: `learners.watching`'s, by heading; only if asked for
 
 
 # ---------------------------------------------------------------- a round
@@ -69,11 +71,12 @@ class _Way(NamedTuple):
     loss: float
 
 
-def descend(method: Method, worker: Worker, problem: Problem, batches: Sequence[Any]) -> Round:
+def descend(method: Method, worker: Worker, problem: Problem, batches: Sequence[Any], *, watch: bool = False) -> Round:
     """One round.
 
     Args:
         batches: `method.batches(worker.shared.directions)` of them.
+        watch: whether `watched` is wanted: a few passes over the weights, no gradient more.
 
     Raises:
         Diverged: a loss or gradient is not finite and `on_nan` is stop, or weights go beyond all bounds.
@@ -86,7 +89,9 @@ def descend(method: Method, worker: Worker, problem: Problem, batches: Sequence[
         return Round(replace(worker, step=worker.step + method.steps()), None, {"skipped": 1.0})
     update, shared = _sent(method, worker, way)
     moved = worker.shared.value(shared)
-    metrics = {"loss": way.loss, "update_norm": float(np.linalg.norm(moved)), "bytes": float(nbytes(method, update))}
+    payload = nbytes(method, update)
+    metrics = {"loss": way.loss, "update_norm": float(np.linalg.norm(moved)), "bytes": float(payload)}
+    metrics["compression"] = 4.0 * method.size * method.steps() / payload  # of gradients as float32, step by step
     if way.wanted is not None:
         metrics["correlation"] = correlation(moved, way.wanted)
     if way.gradient is not None:
@@ -98,7 +103,13 @@ def descend(method: Method, worker: Worker, problem: Problem, batches: Sequence[
         step=worker.step + method.steps(),
         residual=_missed(method, worker, way, shared, moved),
     )
-    return Round(_redirected(method, way, _carried(method, way, after)), update, metrics)
+    watched = _watched(method, worker, after, way, update) if watch else {}
+    return Round(_redirected(method, way, _carried(method, way, after)), update, metrics, watched)
+
+
+def _watched(method: Method, before: Worker, after: Worker, way: _Way, update: Update) -> dict[str, float]:
+    moves = watching.moves(method.tensors, before.shared.theta, after.shared.theta, way.gradient)
+    return moves | watching.coordinate_statistics(way.coordinates, update.parts, method.precision)
 
 
 def nbytes(method: Method, update: Update) -> int:

@@ -4,74 +4,12 @@ A step module: TensorFlow 2.6 and Python 3.8 can run it, and it needs no Keras.
 Kernels are (in, out), or (height, width, in, out). Letters: D weights, B rows of a batch, F features, C classes.
 """
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from learners.layout import Tensor, laid_out
-
-
-class Network(NamedTuple):
-    """Everything that fixes a network's shapes."""
-
-    kind: str  #: dense or base_conv
-    example: Tuple[int, ...]  #: of one example before it was laid flat, channels last
-    classes: int  #: C
-    tensors: Tuple[Tensor, ...]  #: kernel, bias, kernel, bias, ... of the layers
-
-    @property
-    def size(self) -> int:
-        """D, counted."""
-        return self.tensors[-1].stop
-
-
-HIDDEN = 128
-FILTERS = (32, 64, 64)
-POOLED = (True, True, False)
-"""Which convolutions are followed by pooling."""
-CODE = 64
-
-
-def network(kind: str, example: Tuple[int, ...], classes: int) -> Network:
-    """A network of the reference, for examples of any shape that it can take.
-
-    dense      flatten, 128 relu, softmax: 101,770 weights for 28 x 28 and 10 classes
-    base_conv  3 x 3 x 32 relu, pool 2, 3 x 3 x 64 relu, pool 2, 3 x 3 x 64 relu, flatten, 64 relu, softmax; no padding
-               and odd rows and columns left out by pooling: 93,322 weights for 28 x 28 x 1, 122,570 for 32 x 32 x 3
-
-    Raises:
-        ValueError: an unknown kind, or images that are too small for the convolutions.
-    """
-    if kind == "dense":
-        features = int(np.prod(example))
-        return Network(kind, example, classes, _stacked([(features, HIDDEN), (HIDDEN, classes)]))
-    if kind != "base_conv":
-        raise ValueError(f"network: {kind!r} is not one of dense, base_conv")
-    height, width, channels = _image(example)
-    kernels: List[Tuple[int, ...]] = []
-    for filters, pooled in zip(FILTERS, POOLED):
-        kernels.append((3, 3, channels, filters))
-        height, width, channels = (height - 2) // (1 + pooled), (width - 2) // (1 + pooled), filters
-    if min(height, width) < 1:
-        raise ValueError(f"network: base_conv takes images of 18 x 18 or more; found {example}")
-    return Network(kind, example, classes, _stacked([*kernels, (height * width * channels, CODE), (CODE, classes)]))
-
-
-def _image(example: Sequence[int]) -> Tuple[int, int, int]:
-    if len(example) not in (2, 3):
-        raise ValueError(f"network: base_conv takes images (height, width[, channels]); found {tuple(example)}")
-    height, width = example[:2]
-    return height, width, example[2] if len(example) == 3 else 1
-
-
-def _stacked(kernels: Sequence[Tuple[int, ...]]) -> Tuple[Tensor, ...]:
-    rows: List[Tuple[str, int, str, Tuple[int, ...]]] = []
-    for layer, kernel in enumerate(kernels):
-        name = "conv" if len(kernel) == 4 else "dense"
-        rows.append((f"{name}_{layer}/kernel", layer, "kernel", kernel))
-        rows.append((f"{name}_{layer}/bias", layer, "rest", kernel[-1:]))
-    return laid_out(rows)
+from learners.layout import POOLED, Network, image
 
 
 def initial(network: Network, seed: int) -> np.ndarray:
@@ -91,7 +29,7 @@ def logits(network: Network, theta_D: tf.Tensor, x_BF: tf.Tensor) -> tf.Tensor:
     parts = [tf.reshape(theta_D[t.start : t.stop], t.shape) for t in network.tensors]
     layers = list(zip(parts[::2], parts[1::2]))
     if network.kind == "base_conv":
-        x = tf.reshape(x_BF, (-1, *_image(network.example)))
+        x = tf.reshape(x_BF, (-1, *image(network.example)))
         for (kernel, bias), pooled in zip(layers, POOLED):
             x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "VALID") + bias)
             x = _pooled(x) if pooled else x

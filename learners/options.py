@@ -6,20 +6,11 @@ Every field says unit and meaning once, in its description; the published JSON S
 
 from typing import Annotated, Any, Literal, Optional, Union
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
+from learners.fields import Count, Name, NotNegative, Options
 from learners.footprint import CPUS
-
-Count = Annotated[int, Meta(ge=1)]
-Fraction = Annotated[float, Meta(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Meta(gt=0.0)]
-NotNegative = Annotated[float, Meta(ge=0.0)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -; a letter first")]
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all option records: immutable, keywords only, unknown keys refused."""
+from learners.rbd_options import AnyLearner
 
 
 class Optimizer(Options, frozen=True):
@@ -109,12 +100,20 @@ class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):
             description="what the host must have: cpus (default 0.5; threads are its whole part, at least 1), gpus, "
             "and any custom resource"
         ),
-    ] = {}
+    ] = field(default_factory=dict)
 
     @property
     def cpus(self) -> float:
         """CPUs asked for, or the default."""
         return self.resources.get("cpus", CPUS)
+
+
+Learner = Union[Mach, AnyLearner]
+
+
+def kind_of(learner: Learner) -> str:
+    """What the file calls its kind."""
+    return str(learner.__struct_config__.tag)
 
 
 class Data(Options, frozen=True):
@@ -175,15 +174,33 @@ class Topology(Options, frozen=True, kw_only=True):
     name: Name
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="the one seed of the run")] = 0
     data: Data = Data()
-    defaults: Annotated[dict[str, Any], Meta(description="values for every learner that does not give its own")] = {}
-    learners: Annotated[dict[Name, Mach], Meta(min_length=1, description="the learners, by name")]
+    defaults: Annotated[
+        dict[str, Any],
+        Meta(
+            description="values for every learner that does not give its own; kinds other than mach take batch_size, "
+            "steps and resources of them"
+        ),
+    ] = field(default_factory=dict)
+    learners: Annotated[dict[Name, Learner], Meta(min_length=1, description="the learners, by name")]
     record: Record = Record()
     checkpoint: Checkpoint = Checkpoint()
     supervise: Supervise = Supervise()
 
+    @property
+    def machs(self) -> dict[str, Mach]:
+        """The learners of kind mach: those that have edges."""
+        return {name: learner for name, learner in self.learners.items() if isinstance(learner, Mach)}
+
+    @property
+    def workers(self) -> dict[str, AnyLearner]:
+        """The learners of all other kinds: random bases, and what they are compared with."""
+        return {name: learner for name, learner in self.learners.items() if not isinstance(learner, Mach)}
+
     def children_of(self, name: str) -> tuple[str, ...]:
         """Names of the learners that `name` asks for embeddings, in the order of concatenation."""
         learner = self.learners[name]
+        if not isinstance(learner, Mach):
+            return ()
         return (learner.child,) if learner.child else learner.children
 
     def parents_of(self, name: str) -> tuple[str, ...]:
@@ -192,7 +209,7 @@ class Topology(Options, frozen=True, kw_only=True):
 
     def gradient_rows_of(self, name: str) -> int:
         """Rows of gradients that `name` gets at most in one step: the batches of those parents that send any."""
-        above = [self.learners[parent] for parent in self.parents_of(name)]
+        above = [self.machs[parent] for parent in self.parents_of(name)]
         return sum(parent.batch_size for parent in above if parent.exchange.gradients)
 
     def around(self, name: str) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from learners.rbd_options import (
     Compartments,
     Exchange,
     Fpd,
-    Kind,
     Local,
     Nes,
     Precision,
@@ -31,7 +30,7 @@ from learners.rbd_options import (
 )
 
 
-def filled(learner: Kind, size: int, staleness: int = 0) -> Kind:
+def filled(learner: AnyLearner, size: int, staleness: int = 0) -> AnyLearner:
     """With the defaults that the reference page advises.
 
     Args:

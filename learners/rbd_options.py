@@ -8,11 +8,12 @@ Letters: D weights, d directions, K workers (replicas), H steps of a round.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Optional, TypeVar, Union
+from typing import Annotated, Literal, Optional, Union
 
 from msgspec import Meta, field
 
-from learners.options import Count, NotNegative, Options, Positive
+from learners.fields import Count, NotNegative, Options, Positive
+from learners.footprint import CPUS
 
 Precision = Literal["float32", "int16", "int8", "int4", "sign"]
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -247,9 +248,15 @@ class Learner(Options, frozen=True):
     batch_size: Annotated[int, Meta(ge=1, description="rows a step")] = 32
     steps: Annotated[int, Meta(ge=1, description="training steps of each worker")] = 1000
     update: Step = Step()
-    resources: Annotated[dict[str, NotNegative], Meta(description="what the host of each worker must have")] = field(
-        default_factory=dict
-    )
+    resources: Annotated[
+        dict[str, NotNegative],
+        Meta(description="what the host of each worker must have: cpus (default 0.5), gpus, and any custom resource"),
+    ] = field(default_factory=dict)
+
+    @property
+    def cpus(self) -> float:
+        """CPUs asked for, or the default."""
+        return self.resources.get("cpus", CPUS)
 
 
 class Rbd(Learner, frozen=True, tag_field="kind", tag="rbd"):
@@ -283,7 +290,6 @@ class Local(Learner, frozen=True, tag_field="kind", tag="local"):
 
 
 AnyLearner = Union[Rbd, Fpd, Nes, Sgd, Local]
-Kind = TypeVar("Kind", Rbd, Fpd, Nes, Sgd, Local)
 
 
 def has_rounds(learner: AnyLearner) -> bool:
@@ -292,3 +298,11 @@ def has_rounds(learner: AnyLearner) -> bool:
         return False
     exchange = learner.exchange
     return isinstance(learner, Local) or exchange.residual == "local" or (exchange.every or 1) > 1
+
+
+def round_steps(learner: AnyLearner) -> int:
+    """Training steps between two updates; of filled options."""
+    if has_rounds(learner):
+        assert not isinstance(learner, (Nes, Sgd))
+        return learner.exchange.every or 1
+    return learner.coordinates.continuous if isinstance(learner, Rbd) else 1

@@ -1,7 +1,8 @@
 """What a learner writes down: one value per moment, at full resolution."""
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Literal, Union
+from typing import Literal, Optional, Union
 
 import msgspec
 
@@ -16,9 +17,20 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int  #: steps done
     time: float  #: seconds since 1970 on the learner's host
     kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; final: whole sets, after the last step
-    values: dict[str, float]
+    values: dict[str, float]  #: what is not finite is null on the disk, and NaN when it is read
     #: parents' gradients in that step: sender, its incarnation, its sequence number; none of them comes twice
     applied: tuple[tuple[str, int, int], ...] = ()
+
+
+class _Written(Record, frozen=True, omit_defaults=True):
+    """A record as JSON has it, where what is no finite number is null."""
+
+    values: dict[str, Optional[float]]  # type: ignore[assignment]
+
+    def read(self) -> Record:
+        """With NaN for null."""
+        values = {key: math.nan if value is None else value for key, value in self.values.items()}
+        return Record(self.learner, self.incarnation, self.step, self.time, self.kind, values, self.applied)
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -36,10 +48,18 @@ def lines(content: bytes) -> Iterator[tuple[bytes, Union[Record, Seal]]]:
         if not line.endswith(b"\n"):
             return
         try:
-            kind: type[Union[Record, Seal]] = Seal if line.startswith(b'{"seal"') else Record
-            yield line, msgspec.json.decode(line, type=kind)
+            yield line, _read(line)
         except msgspec.DecodeError:
             return
+
+
+def _read(line: bytes) -> Union[Record, Seal]:
+    if line.startswith(b'{"seal"'):
+        return msgspec.json.decode(line, type=Seal)
+    try:
+        return msgspec.json.decode(line, type=Record)
+    except msgspec.ValidationError:  # a null, which is rare
+        return msgspec.json.decode(line, type=_Written).read()
 
 
 class Evaluation:

@@ -18,7 +18,7 @@ from learners.directions import Directions, Drawn, Learned, Past, Whole, dimensi
 from learners.floating import Weights
 from learners.layout import Tensor
 from learners.rbd_defaults import layout, outer_weight
-from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds
+from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds, round_steps
 from learners.rbd_refusals import arithmetic
 from learners.replica import Grid, Replica, Update
 from learners.schedules import rate as scheduled
@@ -61,10 +61,7 @@ class Method:
 
     def steps(self) -> int:
         """Training steps of one round."""
-        if self.rounds:
-            assert not isinstance(self.learner, Sgd)
-            return self.learner.exchange.every or 1
-        return self.coordinates.continuous
+        return round_steps(self.learner)
 
     def batches(self, directions: Directions) -> int:
         """Batches that one round takes."""

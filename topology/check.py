@@ -5,13 +5,18 @@ Every rule maps a `Topology` to (key path, message) pairs; none of them needs a 
 
 from collections.abc import Iterator
 
-from learners.options import Topology
+from learners.options import Mach, Topology
 from topology.spec import did_you_mean
 
 Finding = tuple[str, str]
 
-#: data sets that are known by name
-NAMED = ("digits", "mnist", "fashion_mnist", "cifar10")
+#: data sets that are known by name, with the shape of an example and the number of classes
+NAMED: dict[str, tuple[tuple[int, ...], int]] = {
+    "digits": ((8, 8), 10),
+    "mnist": ((28, 28), 10),
+    "fashion_mnist": ((28, 28), 10),
+    "cifar10": ((32, 32, 3), 10),
+}
 #: Ray counts resources in units of 0.0001
 _UNIT = 1e-4
 _HOST = {"cpu": "cpus", "cpus": "cpus", "numcpus": "cpus", "gpu": "gpus", "gpus": "gpus", "numgpus": "gpus"}
@@ -19,12 +24,24 @@ _HOST = {"cpu": "cpus", "cpus": "cpus", "numcpus": "cpus", "gpu": "gpus", "gpus"
 
 def check(topology: Topology) -> list[Finding]:
     """Everything that is wrong with a run of well-typed values, in the order of the learners."""
-    return [*alone(topology), *_schedules(topology), *_shards(topology), *_exchanges(topology)]
+    return [
+        *alone(topology),
+        *_schedules(topology),
+        *_shards(topology),
+        *_exchanges(topology),
+        *_workers(topology),
+    ]
 
 
 def alone(topology: Topology) -> list[Finding]:
     """The part of `check` whose findings rest on one value each, and so hold although other values are faulty."""
-    return [*_data(topology), *_links(topology), *_loops(topology), *_resources(topology)]
+    return [
+        *_data(topology),
+        *_links(topology),
+        *_loops(topology),
+        *_resources(topology),
+        *_not_yet(topology),
+    ]
 
 
 def _data(topology: Topology) -> Iterator[Finding]:
@@ -37,20 +54,24 @@ def _data(topology: Topology) -> Iterator[Finding]:
 def _places(topology: Topology, name: str) -> list[Finding]:
     """(key path, child) for every child that a learner names."""
     learner = topology.learners[name]
+    if not isinstance(learner, Mach):
+        return []
     one = [(f"learners.{name}.child", learner.child)] if learner.child else []
     return one + [(f"learners.{name}.children[{i}]", child) for i, child in enumerate(learner.children)]
 
 
 def _links(topology: Topology) -> Iterator[Finding]:
-    for name, learner in topology.learners.items():
+    for name, learner in topology.machs.items():
         if learner.child and learner.children:
             both = ", ".join(dict.fromkeys((learner.child, *learner.children)))
             yield f"learners.{name}.children", f"child is given too; write only children: [{both}]"
         for path, child in _places(topology, name):
             if child not in topology.learners:
-                others = [other for other in topology.learners if other != name]
+                others = [other for other in topology.machs if other != name]
                 known = f"; known are {', '.join(others)}" if others else ""
                 yield path, f"'{child}' is not a learner{did_you_mean(child, others) or known}"
+            elif child in topology.workers:
+                yield path, f"'{child}' has no embedding to ask for; a child is of kind mach"
         for i, child in enumerate(learner.children):
             if child in learner.children[:i]:
                 yield f"learners.{name}.children[{i}]", f"'{child}' is named twice; name each child once"
@@ -106,9 +127,11 @@ def _resources(topology: Topology) -> Iterator[Finding]:
 
 def _schedules(topology: Topology) -> Iterator[Finding]:
     for name, learner in topology.learners.items():
-        if learner.optimizer.warmup > learner.steps:
-            message = f"{learner.optimizer.warmup} is more than the learner's {learner.steps} steps"
-            yield f"learners.{name}.optimizer.warmup", f"{message}; the rate would never be reached"
+        key = "optimizer" if isinstance(learner, Mach) else "update"
+        warmup = getattr(learner, key).warmup
+        if warmup > learner.steps:
+            message = f"{warmup} is more than the learner's {learner.steps} steps"
+            yield f"learners.{name}.{key}.warmup", f"{message}; the rate would never be reached"
 
 
 def _shards(topology: Topology) -> Iterator[Finding]:
@@ -117,14 +140,30 @@ def _shards(topology: Topology) -> Iterator[Finding]:
 
 
 def _exchanges(topology: Topology) -> Iterator[Finding]:
-    for name, learner in topology.learners.items():
+    for name, learner in topology.machs.items():
         exchange, path = learner.exchange, f"learners.{name}.exchange"
         if exchange.patience > exchange.time_limit:
             limit = f"the time_limit of {exchange.time_limit:g} s, after which the answer counts as lost"
             yield f"{path}.patience", f"{exchange.patience:g} s is longer than {limit}"
         for child in topology.children_of(name):
-            below = topology.learners.get(child)
+            below = topology.machs.get(child)
             most = 2 * exchange.in_flight + 1  # for the step, in flight behind it, and as many for held-out rows
             if below is not None and below.exchange.queue < most:
                 room = f"the queue of '{child}', which keeps {below.exchange.queue} a parent and drops the rest"
                 yield f"{path}.in_flight", f"with {exchange.in_flight}, {most} requests may be open; not in {room}"
+
+
+def _not_yet(topology: Topology) -> Iterator[Finding]:
+    for name, learner in topology.workers.items():
+        if ":" in learner.network:
+            yield f"learners.{name}.network", "networks of your own can't be trained yet; give dense or base_conv"
+        if learner.replicas > 1:
+            yield f"learners.{name}.replicas", f"{learner.replicas} workers can't go together yet; give 1"
+
+
+def _workers(topology: Topology) -> Iterator[Finding]:
+    """Of data without a name the shape is not known: what depends on it is looked at when the data has been read."""
+    if topology.workers and topology.data.name in NAMED:
+        from topology import workers  # NumPy, which would double the time that other files take
+
+        yield from workers.faults(topology, *NAMED[topology.data.name])

@@ -215,13 +215,14 @@ def _validate(arguments: Arguments) -> int:
 
 def _plan(arguments: Arguments) -> int:
     from actors import data
-    from topology import cluster, plan, view
+    from topology import cluster, plan, view, workers
 
     topology = _load(arguments)
     dataset = data.load(topology.data, folder=Path(arguments.file).parent)
     hosts = cluster.hosts_of(arguments.address)
     itemsize = dataset.train.inputs.dtype.itemsize
-    made = plan.plan(topology, features=dataset.width, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
+    topology = workers.completed(topology, dataset.shape, dataset.classes)
+    made = plan.plan(topology, example=dataset.shape, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
     status = 2 if made.lacks else 0
     if arguments.json:
         print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))
@@ -252,6 +253,29 @@ def _status(arguments: Arguments) -> int:
         print(json.dumps({"runs": found} if arguments.all else found[0]))
     else:
         view.printed(status.table(found))
+    return 0
+
+
+def _analyse(arguments: Arguments) -> int:
+    from analysis import report
+    from topology import probe, status, view
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    folder = _folder(arguments)
+    state = status.read(folder)["state"]
+    what = [name for name in arguments.what.split(",") if name]
+    out = Path(arguments.out) if arguments.out else folder / "analysis"
+    made = report.analyse(folder, out, what, lambda: probe.probes(folder))
+    if arguments.json:
+        written = {name: [str(path) for path in paths] for name, paths in made.written.items()}
+        answer = {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
+        print(json.dumps(answer))
+        return 0
+    view.printed("\n".join([f"{_short(folder)}: {state}", *(f"  {line}" for line in made.ends)]))
+    for paths in made.written.values():
+        view.printed(f"written   {_short(paths[0])} {' '.join(path.suffix for path in paths[1:])}")
+    for name, why in made.left_out.items():
+        view.printed(f"left out  {name}: {why}")
     return 0
 
 
@@ -361,6 +385,17 @@ def _parser() -> argparse.ArgumentParser:
     _takes_run(status)
     status.add_argument("--all", action="store_true", help="of all runs, in the order of their start")
     _takes_json(status)
+
+    analyse = add(
+        "analyse",
+        _analyse,
+        "draw what a run has recorded, and what its checkpoint shows: PNG, SVG and the numbers as CSV",
+        "analyse --what curves,exchange",
+    )
+    _takes_run(analyse)
+    analyse.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
+    analyse.add_argument("--out", help="folder to write into (default: RUN/analysis)")
+    _takes_json(analyse)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
     _takes_run(board)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from learners.options import Topology
+from learners.options import Mach, Topology
 
 MEGABYTE = 1e6
 
@@ -33,18 +33,21 @@ class Crew:
     def start(self, name: str, incarnation: int, state: Optional[bytes] = None) -> Any:
         """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle."""
         from actors.mach import MachActor
+        from actors.rbd import RbdActor
 
         learner = self._topology.learners[name]
+        kind = MachActor if isinstance(learner, Mach) else RbdActor
         custom = {key: amount for key, amount in learner.resources.items() if key not in ("cpus", "gpus")}
         kept = () if state is None else (self._ray.put(state),)
-        return MachActor.options(
-            num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom
-        ).remote(replace(self._setups[name], incarnation=incarnation, state=kept))
+        return kind.options(num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom).remote(
+            replace(self._setups[name], incarnation=incarnation, state=kept)
+        )
 
 
 def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: Any) -> dict[str, Any]:
     """What each learner is made from; the data's splits are put into the object store once."""
-    from actors.mach import Data, Setup
+    from actors import mach, rbd
+    from actors.common import Data
     from learners.batches import shards, take
 
     def put(split: Any) -> tuple[Any, ...]:
@@ -68,18 +71,25 @@ def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: An
             scale=dataset.scale,
             offset=dataset.offset,
         )
-        made[name] = Setup(
-            name=name,
-            incarnation=0,
-            seed=topology.seed,
-            options=chosen,
-            children={child: topology.learners[child].embedding for child in topology.children_of(name)},
-            parents={parent: topology.learners[parent].batch_size for parent in topology.parents_of(name)},
-            gradient_rows=topology.gradient_rows_of(name),
-            data=data,
-            record=topology.record,
-            recorder=recorder,
-            keeper=keeper,
-            upload=topology.checkpoint.upload * MEGABYTE,
-        )
+        about = {
+            "name": name,
+            "incarnation": 0,
+            "seed": topology.seed,
+            "options": chosen,
+            "data": data,
+            "record": topology.record,
+            "recorder": recorder,
+            "keeper": keeper,
+            "upload": topology.checkpoint.upload * MEGABYTE,
+        }
+        made[name] = mach.Setup(**about, **near(topology, name)) if isinstance(chosen, Mach) else rbd.Setup(**about)
     return made
+
+
+def near(topology: Topology, name: str) -> dict[str, Any]:
+    """What a learner of kind mach must know of its neighbours."""
+    return {
+        "children": {child: topology.machs[child].embedding for child in topology.children_of(name)},
+        "parents": {parent: topology.machs[parent].batch_size for parent in topology.parents_of(name)},
+        "gradient_rows": topology.gradient_rows_of(name),
+    }

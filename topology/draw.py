@@ -7,7 +7,7 @@ Parents stand above their children; an arrow goes from who asks to who is asked.
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from learners.options import Topology
+from learners.options import Mach, Topology, kind_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,18 +91,18 @@ def _edges(topology: Topology) -> list[tuple[str, str]]:
 
 def _facts(topology: Topology, name: str) -> list[str]:
     learner = topology.learners[name]
-    facts = [
-        f"hidden {' x '.join(map(str, learner.hidden))}",
-        f"embedding {learner.embedding}",
-        f"{learner.steps} steps of {learner.batch_size}",
-    ]
+    if isinstance(learner, Mach):
+        facts = [f"hidden {' x '.join(map(str, learner.hidden))}", f"embedding {learner.embedding}"]
+    else:
+        facts = [f"{kind_of(learner)} on {learner.network}"]
+    facts.append(f"{learner.steps} steps of {learner.batch_size}")
     wanted = ", ".join(f"{resource} {amount:g}" for resource, amount in learner.resources.items())
     return [*facts, wanted] if wanted else facts
 
 
 def _label(topology: Topology, up: str, down: str) -> str:
-    back = "gradients down" if topology.learners[up].exchange.gradients else "no gradients"
-    return f"{topology.learners[down].embedding} wide up, {back}"
+    back = "gradients down" if topology.machs[up].exchange.gradients else "no gradients"
+    return f"{topology.machs[down].embedding} wide up, {back}"
 
 
 #: inches: of a box, of the gap that a link leaves on its way past a row, and between them

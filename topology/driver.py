@@ -14,7 +14,7 @@ from typing import Optional
 
 from actors import checkpoint
 from learners.options import Topology
-from topology import cluster, parse, shadow, status
+from topology import cluster, parse, shadow, status, workers
 from topology.cluster import Refused, refuse
 from topology.crew import Crew
 from topology.figures import Live
@@ -53,7 +53,7 @@ def run(
         KeyboardInterrupt: Ctrl-C or SIGTERM before there was a run; later ones end it with status 130.
     """
 
-    def folder() -> Path:
+    def folder(topology: Topology) -> Path:
         try:
             made = new_folder(runs, topology, beside)
             (made / "chain.yaml").write_text(parse.resolved(topology))
@@ -89,7 +89,7 @@ def resume(
     topology = parse.load(folder / "chain.yaml")
     beside = Path(before["beside"])
 
-    def again() -> Path:
+    def again(topology: Topology) -> Path:
         write_manifest(folder, topology, {"state": "running", "outcome": None})
         return folder.resolve()
 
@@ -98,7 +98,7 @@ def resume(
 
 def _go(
     topology: Topology,
-    make_folder: Callable[[], Path],
+    make_folder: Callable[[Topology], Path],
     incarnation: int,
     address: Optional[str],
     beside: Path,
@@ -112,12 +112,14 @@ def _go(
     if cluster.is_fresh(address):
         refuse(missing(topology, cluster.hosts_of(None)))
     dataset = data.load(topology.data, folder=beside)
+    if topology.workers:
+        topology = workers.completed(topology, dataset.shape, dataset.classes)
     tell(data.describe(dataset))
     with cluster.connected(address) as ray:
         tell("Ray is up")
         cluster.await_resources(ray, topology)
         refuse(shadow.on_hosts(SURVEY))
-        folder = make_folder()
+        folder = make_folder(topology)
         with _journal(folder, tell) as told:
             crew = partial(Crew, ray, topology, dataset, folder)
             return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()

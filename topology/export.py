@@ -13,7 +13,7 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
     The model maps examples as the data set has them (unscaled, in their own shape) to logits [B, C].
 
     Raises:
-        ValueError: no complete set, no such learner, or a file name that Keras does not take.
+        ValueError: no complete set, no such learner or not of kind mach, or a file name that Keras does not take.
     """
     found, ignored = checkpoint.newest(run / "checkpoints")
     if found is None:
@@ -26,6 +26,10 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
     if out.suffix != ".keras":
         raise ValueError(f"{out}: the name must end in .keras")
     state, about = checkpoint.unpack(checkpoint.read(found, learner))
+    if "shared/clock" in state:
+        raise ValueError(
+            f"{run}: {learner!r} is a worker of random bases; only learners of kind mach can be exported yet"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     model(state, about).save(out)
     return out

@@ -27,10 +27,12 @@ class Reached:
     status: str  #: done | stopped | failed | not started
     steps: int
     seconds: float  #: from its first step to its last
-    accuracies: Mapping[str, float]  #: test/accuracy/child, ...
+    accuracies: Mapping[str, float]  #: test/accuracy/child, ...; of a worker test/accuracy
     restarts: int
     fallbacks: int
-    bytes: Mapping[str, int]  #: of arrays: sent inline, sent store, received inline, received store
+    bytes: Mapping[
+        str, int
+    ]  #: of arrays: sent inline, sent store, received inline, received store; of a worker's updates
     counts: Mapping[str, int]
     spent: Mapping[str, float] = field(default_factory=dict)  #: seconds of its loop, by what they went into
     error: str = ""
@@ -66,7 +68,7 @@ class Outcome:
 
 
 def ended(summary: Any, figures: Mapping[str, float], restarts: int, children: Sequence[str] = ()) -> Reached:
-    """What a learner says itself at its end (a `Summary` of actors/mach.py); what was seen of it, if it was stopped."""
+    """What a learner says at its end (a `Summary` of actors/common.py); what was seen of it, if it was stopped."""
     splits = ("validation", "test") if children and not summary.stopped else ()
     missing = [name for split in splits if (name := f"{split}/accuracy/child") not in summary.final]
     return Reached(
@@ -102,7 +104,7 @@ def last_seen(status: str, figures: Mapping[str, float], restarts: int, error: s
 
 
 def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:
-    return {key: value for key, value in figures.items() if key.startswith(("validation/accuracy/", "test/accuracy/"))}
+    return {key: value for key, value in figures.items() if key.startswith(("validation/accuracy", "test/accuracy"))}
 
 
 def _way(key: str) -> str:

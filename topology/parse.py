@@ -15,7 +15,7 @@ import msgspec.inspect as inspect
 
 from learners.options import Topology
 from topology import check
-from topology.spec import bare, did_you_mean, file_type, keys_of, kinds, meant, schema
+from topology.spec import COMMON, bare, did_you_mean, file_type, keys_of, kinds, meant, schema
 from topology.tree import Entry, Items, Mapping, Node, Problem, Problems, Scalar, Where, at, read
 from topology.values import FAULTY, Faulty, accept, remedy, shown, wanted
 
@@ -136,13 +136,22 @@ def _moved(node: Node, where: Where) -> Node:
 def _build(plain: dict[str, Any], decoder: "_Decoder") -> Topology | None:
     """The run that is left when faulty values are left out, so that references are checked all the same."""
     defaults = plain.pop("defaults", {})
-    learners = {name: _merged(defaults, own) for name, own in plain.get("learners", {}).items()}
+    learners = {name: _merged(_taken(defaults, own), own) for name, own in plain.get("learners", {}).items()}
+    if learners and all(own["kind"] != "mach" for own in learners.values()):
+        for key in defaults.keys() - COMMON:
+            path, takers = f"defaults.{key}", f"kinds other than mach take {', '.join(sorted(COMMON))}"
+            decoder.refuse(decoder.place(path), path, f"no learner of this file takes it: {takers}; give it to each")
     try:
         return msgspec.convert({"version": 1, "name": "x", **plain, "learners": learners}, Topology)
     except msgspec.ValidationError as error:
         if not decoder.problems:
             decoder.problems.append(Problem(decoder.where[""].file, None, "", str(error)))
         return None
+
+
+def _taken(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Those of the defaults that a learner of this kind takes."""
+    return defaults if own["kind"] == "mach" else {key: defaults[key] for key in defaults.keys() & COMMON}
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +166,8 @@ class _Decoder:
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         self.where: dict[str, Where] = {}
+        #: of the learners, by path
+        self.kinds: dict[str, str] = {}
         #: faults already told, by place: an anchor used by three learners is told of once
         self.told: set[tuple[Where, str]] = set()
 
@@ -186,12 +197,16 @@ class _Decoder:
         entry = next((entry for entry in reversed(node.entries) if entry.key == field), None)
         if entry is None:
             self.refuse(node.where, path, f"its {field} is missing; add {field}: {' or '.join(known)}")
-            return {**self.struct(structs[0], node, path), field: known[0]}
+            given = {entry.key for entry in node.entries}
+            chosen = max(structs, key=lambda struct: len(given.intersection(keys_of(struct))))
+            self.kinds[path] = str(chosen.tag)
+            return {**self.struct(chosen, node, path), field: chosen.tag}
         text = entry.value.text if isinstance(entry.value, Scalar) else ""
         if text not in known:
             what = f"{shown(entry.value)} is not a kind of learner{did_you_mean(text, known)}{_known(known)}"
             self.refuse(entry.value.where, at(path, field), what)
             return {field: known[0]}
+        self.kinds[path] = text
         return {**self.struct(structs[known.index(text)], node, path), field: text}
 
     def struct(self, info: inspect.StructType, node: Mapping, path: str) -> dict[str, Any]:
@@ -202,7 +217,8 @@ class _Decoder:
             if key == info.tag_field:
                 continue
             if key not in fields:
-                hint = meant(key, tuple(path.split(".")) if path else (), keys_of(info))
+                parts = tuple(path.split(".")) if path else ()
+                hint = meant(key, parts, keys_of(info), self.kinds.get(".".join(parts[:2]), ""))
                 self.refuse(where, at(path, key), f"unknown key '{key}'; {hint}")
             elif (value := self.value(fields[key].type, inner, at(path, key))) is not FAULTY:
                 made[key] = value

@@ -4,16 +4,20 @@ Pure numbers from a `Topology`, the shape of its data and what the hosts say the
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learners.footprint import INLINE_LIMIT, SLOTS, inline, threads
-from learners.options import Topology
+from learners.layout import network
+from learners.options import Topology, kind_of
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from topology.workers import Update
 
 __all__ = ["Edge", "Host", "Lack", "Plan", "Row", "as_json", "missing", "plan", "render", "size", "weights"]
 
@@ -34,7 +38,9 @@ class Row:
     encoder: int
     head: int
     synthetic: int
-    #: bytes of float32 weights and of the optimiser's state for every objective
+    #: weights of a network that is one part
+    network: int
+    #: bytes of float32 weights and of the optimiser's state for every objective; of a worker's replica and residual
     memory: int
     cpus: float
     threads: int
@@ -46,7 +52,7 @@ class Row:
     @property
     def parameters(self) -> int:
         """Weights of all parts."""
-        return self.encoder + self.head + self.synthetic
+        return self.encoder + self.head + self.synthetic + self.network
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Plan:
     classes: int
     rows: tuple[Row, ...]
     edges: tuple[Edge, ...]
+    #: what each worker says at a time
+    updates: tuple["Update", ...]
     #: what data leaves which host, in words
     data: str
     lacks: tuple[Lack, ...] = field(default=())
@@ -94,7 +102,7 @@ class Plan:
 
 def plan(
     topology: Topology,
-    features: int,
+    example: Sequence[int],
     classes: int,
     itemsize: int,
     hosts: Sequence[Host] = (),
@@ -103,13 +111,21 @@ def plan(
     """What the run will take.
 
     Args:
-        features, classes: of the data set.
+        topology: with the defaults of its workers put in (`workers.completed`).
+        example, classes: of the data set: shape of an example, number of classes.
         itemsize: bytes of one feature as the data set stores it.
         hosts: of the cluster; without them nothing is said of placement.
         inline_limit: bytes of a message from which its arrays go through the object store.
     """
+    from topology import workers
+
     where, lacks = placed(topology, hosts)
-    learners = topology.learners
+    learners, features = topology.learners, math.prod(example)
+    networks = {name: network(learner.network, tuple(example), classes) for name, learner in topology.workers.items()}
+    rows = {name: _mach(topology, name, features, classes) for name in topology.machs} | {
+        name: _Weights(network=made.size, memory=workers.memory(topology.workers[name], made))
+        for name, made in networks.items()
+    }
     edges = [
         _edge(topology, above, below, features * itemsize, inline_limit)
         for above in learners
@@ -119,8 +135,9 @@ def plan(
         name=topology.name,
         features=features,
         classes=classes,
-        rows=tuple(_row(topology, name, features, classes, where.get(name)) for name in learners),
+        rows=tuple(_row(topology, name, rows[name], where.get(name)) for name in learners),
         edges=tuple(edges),
+        updates=tuple(workers.update(name, topology.workers[name], made) for name, made in networks.items()),
         data=_data(topology, bool(edges)),
         lacks=tuple(lacks),
     )
@@ -137,27 +154,38 @@ def weights(widths: Sequence[int]) -> int:
     return sum((above + 1) * below for above, below in itertools.pairwise(widths))
 
 
-def _row(topology: Topology, name: str, features: int, classes: int, host: str | None) -> Row:
-    learner = topology.learners[name]
+class _Weights(NamedTuple):
+    """Of a learner, as in `Row`."""
+
+    memory: int
+    encoder: int = 0
+    head: int = 0
+    synthetic: int = 0
+    network: int = 0
+
+
+def _mach(topology: Topology, name: str, features: int, classes: int) -> _Weights:
+    learner = topology.machs[name]
     children = topology.children_of(name)
-    below = sum(topology.learners[child].embedding for child in children)
+    below = sum(topology.machs[child].embedding for child in children)
     encoder = weights((features + below, *learner.hidden, learner.embedding))
     head = weights((learner.embedding, classes))
     synthetic = weights((features, *learner.synthetic.hidden, below)) if children else 0
     graded = encoder if topology.gradient_rows_of(name) else 0
     kept = SLOTS[learner.optimizer.name] * (encoder + head + synthetic + graded)
-    needs = needs_of(topology, name)
+    return _Weights(FLOAT * (encoder + head + synthetic + kept), encoder, head, synthetic)
+
+
+def _row(topology: Topology, name: str, weights: _Weights, host: str | None) -> Row:
+    learner, needs = topology.learners[name], needs_of(topology, name)
     cpus = needs.pop("CPU")
     return Row(
         learner=name,
-        kind="mach",
-        children=children,
+        kind=kind_of(learner),
+        children=topology.children_of(name),
         batch_size=learner.batch_size,
         steps=learner.steps,
-        encoder=encoder,
-        head=head,
-        synthetic=synthetic,
-        memory=FLOAT * (encoder + head + synthetic + kept),
+        **weights._asdict(),
         cpus=cpus,
         threads=threads(cpus),
         resources=needs,
@@ -166,7 +194,7 @@ def _row(topology: Topology, name: str, features: int, classes: int, host: str |
 
 
 def _edge(topology: Topology, parent: str, child: str, row_bytes: int, limit: int) -> Edge:
-    above, below = topology.learners[parent], topology.learners[child]
+    above, below = topology.machs[parent], topology.machs[child]
     private = topology.data.shard == "by_learner"
     request = above.batch_size * (row_bytes if private else ROW)
     answer = above.batch_size * below.embedding * FLOAT
@@ -241,6 +269,16 @@ def render(plan: Plan) -> "Group":
             sizes = (edge.request, edge.answer, edge.gradient, edge.inline, edge.store)
             edges.add_row(f"{edge.parent} -> {edge.child}", *(size(part) if part else "-" for part in sizes))
         parts.append(edges)
+    if plan.updates:
+        updates = Table(title="Updates of workers, in bytes as they would go to each other worker", **_STYLE)
+        updates.add_column("worker")
+        for head in ("coordinates", "precision", "steps each", "bytes", "bytes a step"):
+            updates.add_column(head, justify="right")
+        updates.add_column("sums")
+        for one in plan.updates:
+            cells = [f"{one.coordinates:,}", one.precision, f"{one.every}", f"{one.size:,}"]
+            updates.add_row(one.learner, *cells, f"{one.size / one.every:.4g}", f"{one.arithmetic}: {one.why}")
+        parts.append(updates)
     parts.append(Text(f"\n{plan.data}"))
     parts += [Text(f"LACKING  {lack}", style="bold red") for lack in plan.lacks]
     return Group(*parts)

@@ -8,21 +8,23 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import msgspec.inspect as inspect
-from msgspec import Meta
 
-from learners import options
+from learners import fields, options
 
 #: fields of a learner that no default can give
 OWN = frozenset({"kind", "child", "children"})
+#: defaults that learners of every kind take; the others are those of kind mach
+COMMON = frozenset({"batch_size", "steps", "resources"})
 
 #: words of other programs and of everyday speech -> ours
 WORDS = {
     "lr": "learning_rate",
     "rate": "learning_rate",
+    "learning_rate": "rate",
     "batch": "batch_size",
     "epochs": "steps",
     "iterations": "steps",
@@ -56,20 +58,21 @@ def _fields(struct: type[msgspec.Struct]) -> list[tuple[str, Any, Any]]:
 Defaults = msgspec.defstruct(
     "Defaults",
     [field for field in _fields(options.Mach) if field[0] not in OWN],
-    bases=(options.Options,),
+    bases=(fields.Options,),
     namespace={"__doc__": "Values for every learner that does not give its own."},
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
 )
-_described = Annotated[Defaults, Meta(description="values for every learner that does not give its own")]  # type: ignore[valid-type]
 File = msgspec.defstruct(
     "File",
     [
-        (name, _described, msgspec.field(default_factory=Defaults)) if name == "defaults" else (name, kind, default)
+        (name, Annotated[Defaults, kind.__metadata__[0]], msgspec.field(default_factory=Defaults))
+        if name == "defaults"
+        else (name, kind, default)
         for name, kind, default in _fields(options.Topology)
     ],
-    bases=(options.Options,),
+    bases=(fields.Options,),
     namespace={"__doc__": "A whole run file, version 1."},
     frozen=True,
     kw_only=True,
@@ -111,20 +114,28 @@ def kinds(info: inspect.Type) -> tuple[inspect.StructType, ...]:
     return tuple(choice for choice in choices if isinstance(choice, inspect.StructType))
 
 
-def _levels(info: inspect.Type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Every mapping of the file as (path, its keys); `*` stands for a name that the user chooses."""
+class Level(NamedTuple):
+    """A mapping of the file."""
+
+    path: tuple[str, ...]  #: `*` stands for a name that the user chooses
+    keys: tuple[str, ...]
+    kind: str  #: of the learner that it is in; "" outside
+
+
+def _levels(info: inspect.Type, path: tuple[str, ...] = (), kind: str = "") -> Iterator[Level]:
     for struct in kinds(info):
-        yield path, keys_of(struct)
+        own = str(struct.tag) if struct.tag_field else kind
+        yield Level(path, keys_of(struct), own)
         for field in struct.fields:
-            yield from _levels(field.type, (*path, field.encode_name))
+            yield from _levels(field.type, (*path, field.encode_name), own)
     inner = bare(info)
     if isinstance(inner, inspect.DictType):
-        yield from _levels(inner.value_type, (*path, "*"))
+        yield from _levels(inner.value_type, (*path, "*"), kind)
 
 
 @cache
-def levels() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Every mapping of the file as (path, its keys); `*` stands for a name that the user chooses."""
+def levels() -> tuple[Level, ...]:
+    """Every mapping of the file."""
     return tuple(_levels(file_type()))
 
 
@@ -134,7 +145,11 @@ def _squash(key: str) -> str:
 
 def _same(key: str, known: Iterable[str]) -> list[str]:
     """The known keys that `key` is but for case, hyphens and underscores, or means in other words."""
-    word = {_squash(other): ours for other, ours in WORDS.items()}.get(_squash(key), key)
+    meanings, word = {_squash(other): ours for other, ours in WORDS.items()}, key
+    for _ in range(2):  # lr is a learning rate, which has its own name in an update
+        if same := [other for other in known if _squash(other) == _squash(word)]:
+            return same
+        word = meanings.get(_squash(word), word)
     return [other for other in known if _squash(other) == _squash(word)]
 
 
@@ -156,11 +171,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def _elsewhere(key: str, path: tuple[str, ...], least: float) -> list[tuple[float, str]]:
+def _elsewhere(key: str, path: tuple[str, ...], kind: str, least: float) -> list[tuple[float, str]]:
     """Places of the file, other than `path`, that hold `key` or one like it: (likeness, place), best first."""
     found = []
     name = path[1] if path[:1] == ("learners",) and len(path) > 1 else "NAME"
-    for level, keys in levels():
+    for level, keys, of in levels():
+        if kind and of and of != kind:
+            continue
         level = tuple(name if part == "*" else part for part in level)
         # inside a learner its own levels are meant, not the defaults; inside the defaults the other way round
         outside = {"learners": "defaults", "defaults": "learners"}.get(path[0] if path else "", "")
@@ -170,15 +187,27 @@ def _elsewhere(key: str, path: tuple[str, ...], least: float) -> list[tuple[floa
         near = same or nearest(key, keys, least)
         found += [(1.0 if same else _score(key, other), ".".join((*level, other))) for other in near]
     below = [(score, place) for score, place in found if path and place.startswith(".".join(path) + ".")]
-    return sorted(below or found, key=lambda pair: -pair[0])
+    return sorted(dict.fromkeys(below or found), key=lambda pair: -pair[0])
 
 
-def meant(key: str, path: tuple[str, ...], keys: tuple[str, ...]) -> str:
-    """What an unknown `key` at `path`, where `keys` are known, was meant to be: the end of an error message."""
+def _other_kinds(key: str, path: tuple[str, ...], kind: str) -> tuple[str, ...]:
+    """Kinds of learners that hold `key` at this place."""
+    place = tuple("*" if i == 1 else part for i, part in enumerate(path))
+    return tuple(of for level, keys, of in levels() if kind and of != kind and level == place and key in keys)
+
+
+def meant(key: str, path: tuple[str, ...], keys: tuple[str, ...], kind: str = "") -> str:
+    """What an unknown `key` at `path`, where `keys` are known, was meant to be: the end of an error message.
+
+    Args:
+        kind: of the learner that `path` is in; "" outside.
+    """
     if same := _same(key, keys):
         return f"did you mean {' or '.join(map(repr, same))}?"
+    if others := _other_kinds(key, path, kind):
+        return f"it goes with kind: {' or '.join(others)}"
     here = nearest(key, keys)
-    far = _elsewhere(key, path, 0.8)
+    far = _elsewhere(key, path, kind, 0.8)
     if far and (not here or far[0][0] == 1.0):  # a key that is like one here is meant for here
         places = [place for score, place in far if score == far[0][0]]
         return f"it belongs elsewhere: {' or '.join(places)}"

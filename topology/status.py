@@ -1,6 +1,7 @@
 """What runs have reached, read from their folders alone."""
 
 import json
+import math
 import os
 import platform
 import signal
@@ -118,7 +119,10 @@ def _latest(path: Path, tail: int = 64 * 1024) -> dict[str, Any]:
     for _, record in lines(content):
         if isinstance(record, Record):
             step = max(record.step, figures.get("step", 0))  # evaluations come later than their steps
-            figures |= record.values | {"step": step, "incarnation": record.incarnation}
+            values = {
+                key: value if math.isfinite(value) else None for key, value in record.values.items()
+            }  # JSON has no NaN
+            figures |= values | {"step": step, "incarnation": record.incarnation}
     return figures
 
 
@@ -128,13 +132,13 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
     for one in found:
         state = one["state"] if one["status"] is None else f"{one['state']}, status {one['status']}"
         for name, figures in one["learners"].items() or [("-", {})]:
-            cells = [_percent(figures, f"accuracy/{way}") for way in ("child", "synthetic")]
-            fallbacks = f"{figures.get('exchange/fallbacks', 0):.0f}"
+            cells = [_percent(figures, "/child", ""), _percent(figures, "/synthetic")]
+            fallbacks = f"{figures['exchange/fallbacks']:.0f}" if "exchange/fallbacks" in figures else "-"
             shown.add_row(one["run"], state, name, str(figures.get("step", 0)), *cells, fallbacks)
     return shown
 
 
-def _percent(figures: dict[str, Any], key: str) -> str:
+def _percent(figures: dict[str, Any], *ways: str) -> str:
     """On the test set where it is known, else on validation rows."""
-    value = figures.get(f"test/{key}", figures.get(f"validation/{key}"))
-    return "-" if value is None else f"{value:.2%}"
+    keys = [f"{split}/accuracy{way}" for split in ("test", "validation") for way in ways]
+    return next((f"{figures[key]:.2%}" for key in keys if key in figures), "-")

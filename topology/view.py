@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Optional
 
 from rich.console import Console
@@ -49,71 +50,102 @@ class View:
             self._renew(live)
         elif live and time.monotonic() - self._last >= LINES_EVERY:
             self._last = time.monotonic()
-            for name in (n for n in self._steps if n in live):
-                cells = zip(_COLUMNS, _row(name, live[name], self._steps[name]), strict=True)
-                self.tell("  ".join(f"{title} {cell}" for title, cell in cells))
+            rows = [_row(name, live[name], steps) for name, steps in self._steps.items() if name in live]
+            titles, *rows = _kept(_COLUMNS, rows)
+            for row in rows:
+                self.tell("  ".join(f"{title} {cell}" for title, cell in zip(titles, row, strict=True)))
 
     def _renew(self, live: Live) -> None:
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
-        for name, steps in self._steps.items():
-            table.add_row(*_row(name, live.get(name, {}), steps))
+        table = _table(_COLUMNS, [_row(name, live.get(name, {}), steps) for name, steps in self._steps.items()])
         if self._live is None:
             self._live = RichLive(table, console=self._console, auto_refresh=False)
             self._live.start()
         self._live.update(table, refresh=True)
 
 
-_COLUMNS = ("learner", "step", "steps/s", "accuracy", "synthetic", "staleness", "fall-backs", "sent", "received")
+_COLUMNS = (
+    "learner", "step", "steps/s", "accuracy", "synthetic", "staleness", "fall-backs", "sent", "received", "updates"
+)  # fmt: skip
 
 
 def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]:
-    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used.
+    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used; updates in
+    bytes, as they would go to each other worker.
 
     A learner that has done its steps answers its parents: its bytes go on.
     """
     done = figures.get("step", 0) >= steps
-    sent, received = (sum(figures.get(f"bytes/{way}_{by}", 0.0) for by in ("inline", "store")) for way in _WAYS)
     return (
         name,
         f"{figures.get('step', 0):.0f}/{steps}",
-        "done" if done else _figure(figures, "speed/steps_per_second", ".1f"),
-        _figure(figures, "validation/accuracy/child", ".1%"),
-        _figure(figures, "validation/accuracy/synthetic", ".1%"),
-        _figure(figures, "staleness/embedding", ".0f"),
-        _figure(figures, "exchange/fallbacks", ".0f"),
-        size(sent),
-        size(received),
+        "done" if done else _figure(figures, ".1f", "speed/steps_per_second"),
+        _figure(figures, ".1%", *_accuracies("validation")),
+        _figure(figures, ".1%", "validation/accuracy/synthetic"),
+        _figure(figures, ".0f", "staleness/embedding"),
+        _figure(figures, ".0f", "exchange/fallbacks"),
+        *(_bytes(figures, f"bytes/{way}_inline", f"bytes/{way}_store") for way in ("sent", "received")),
+        _bytes(figures, "bytes/updates"),
     )
 
 
-_WAYS = ("sent", "received")
+def _accuracies(split: str) -> tuple[str, str]:
+    """Of a learner that asks children, of one that is alone."""
+    return f"{split}/accuracy/child", f"{split}/accuracy"
 
 
-def _figure(figures: Mapping[str, float], key: str, form: str) -> str:
-    return format(figures[key], form) if key in figures else "-"
+def _figure(figures: Mapping[str, float], form: str, *keys: str) -> str:
+    """The first of these figures that there is."""
+    return next((format(figures[key], form) for key in keys if key in figures), _NONE)
+
+
+def _bytes(figures: Mapping[str, float], *keys: str) -> str:
+    found = [figures[key] for key in keys if key in figures]
+    return size(sum(found)) if found else _NONE
+
+
+_NONE = "-"
+
+
+def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Titles and rows without the columns that say nothing of any learner."""
+    says = [any(row[i] != _NONE for row in rows) for i in range(len(titles))]
+    return [tuple(compress(cells, says)) for cells in (titles, *rows)]
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    head, *kept = _kept(titles, rows)
+    table = Table(*head, box=None, pad_edge=False)
+    for row in kept:
+        table.add_row(*row)
+    return table
+
+
+_SUMMARY = (
+    "learner", "status", "steps", "steps/s", "test", "test, synthetic", "fall-backs", "sent inline", "sent by store",
+    "updates", "restarts",
+)  # fmt: skip
 
 
 def summary(outcome: Mapping[str, Any]) -> Table:
     """The end of a run as a table, from its JSON form."""
-    table = Table(
-        "learner", "status", "steps", "steps/s", "test, child", "test, synthetic", "fall-backs", "sent inline",
-        "sent by store", "restarts", box=None, pad_edge=False,
-    )  # fmt: skip
+    rows = []
     for name, reached in outcome["learners"].items():
         accuracies, bytes_ = reached["accuracies"], reached["bytes"]
-        table.add_row(
-            name,
-            reached["status"],
-            str(reached["steps"]),
-            f"{reached['steps'] / reached['seconds']:.1f}" if reached["seconds"] else "-",
-            _figure(accuracies, "test/accuracy/child", ".2%"),
-            _figure(accuracies, "test/accuracy/synthetic", ".2%"),
-            str(reached["fallbacks"]),
-            size(bytes_.get("sent inline", 0)),
-            size(bytes_.get("sent store", 0)),
-            str(reached["restarts"]),
+        rows.append(
+            (
+                name,
+                reached["status"],
+                str(reached["steps"]),
+                f"{reached['steps'] / reached['seconds']:.1f}" if reached["seconds"] else _NONE,
+                _figure(accuracies, ".2%", *_accuracies("test")),
+                _figure(accuracies, ".2%", "test/accuracy/synthetic"),
+                _NONE if "updates" in bytes_ else str(reached["fallbacks"]),
+                *(_NONE if "updates" in bytes_ else size(bytes_.get(f"sent {way}", 0)) for way in ("inline", "store")),
+                _bytes(bytes_, "updates"),
+                str(reached["restarts"]),
+            )
         )
-    return table
+    return _table(_SUMMARY, rows)
 
 
 def printed(what: Any, *, error: bool = False) -> None:

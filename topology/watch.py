@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from actors.mach import Diverged
+from actors.common import Diverged
 from learners.options import Topology
 from topology import outcome
 from topology.crew import Crew

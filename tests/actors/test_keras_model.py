@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from actors.keras_model import KerasModel, build
-from learners.models import Model, initial, network
+from learners.layout import network
+from learners.models import Model, initial
 
 
 def dense(example, classes):

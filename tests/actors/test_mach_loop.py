@@ -9,7 +9,8 @@ import pytest
 import ray
 
 from actors import device
-from actors.mach import Data, MachWorker, Setup
+from actors.common import Data
+from actors.mach import MachWorker, Setup
 from learners import options
 from learners.batches import Split
 from learners.messages import Done, Got
@@ -73,7 +74,9 @@ def finished():
         splits = {"train": (split(50, 1),), "validation": (split(21, 2),), "test": (split(17, 3),)}
         data = Data(**splits, private=False, width=5, classes=3, dtype="<f4", example=(5,), scale=1.0, offset=0.0)
         recorder = Recorder()
-        setup = Setup("bottom", 0, 7, BOTTOM, {}, {"top": 8}, 8, data, RECORD, recorder, None, 1e9)
+        about = {"data": data, "record": RECORD, "recorder": recorder, "keeper": None, "upload": 1e9}
+        near = {"children": {}, "parents": {"top": 8}, "gradient_rows": 8}
+        setup = Setup(name="bottom", incarnation=0, seed=7, options=BOTTOM, **near, **about)
         above = replace(setup, name="top", options=TOP, children={"bottom": 4}, parents={}, gradient_rows=0)
         workers = {made.name: MachWorker(made) for made in (setup, above)}
         callers = {name: watched(worker._network) for name, worker in workers.items()}

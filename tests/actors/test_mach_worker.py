@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from actors import device, outgoing
 from actors import mach as shell
-from actors import outgoing
+from actors.common import Data
 from actors.recorder import Recorder
 from learners import mach
 from learners.batches import Split
@@ -99,14 +100,14 @@ def embedding(rows):
 @pytest.fixture
 def made(ray_here, monkeypatch):
     """Makes a worker and its recorder. TensorFlow runs in this process already, so its threads stay as they are."""
-    monkeypatch.setattr(shell.device, "configure", lambda cpus: None)
+    monkeypatch.setattr(device, "configure", lambda cpus: None)
 
     def make(*, stub=True, recorder=None, children=(), parents=None, record=None, **options):
         if stub:
             monkeypatch.setattr(shell.MachWorker, "_built", lambda self: StubNetwork())
         defaults = {"hidden": (8,), "embedding": EMBEDDING, "batch_size": 16, "steps": 7}
         chosen = Mach(**{**defaults, "synthetic": Synthetic(hidden=(8,)), **options})
-        data = shell.Data(
+        data = Data(
             train=(ray_here.put(TRAIN),),
             validation=(ray_here.put(VALIDATION),),
             test=(ray_here.put(TEST),),

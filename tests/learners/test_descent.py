@@ -579,3 +579,55 @@ def test_a_single_compartment_per_layer_is_moved_by_its_own_directions():
         step = 0.5 / part.size * e @ (e.T @ part.gather(gradient))
         assert np.allclose(part.gather(moved), step, atol=1e-5)
     assert len(done.update.parts) == 2
+
+
+# ---------------------------------------------------------------- watching
+
+
+WATCHED = [
+    made(exchange=PLAIN),
+    made(exchange=Exchange(every=4)),
+    made(basis=replace(SMALL, compartments="layer"), exchange=Exchange(residual="leaky", precision="int8")),
+    made(exchange=PLAIN, update=Step(plain=Plain(layer=0), momentum=0.9)),
+    made(Local, exchange=Exchange(every=3)),
+    made(Sgd),
+    made(Nes, exchange=PLAIN),
+]
+
+
+@pytest.mark.parametrize("method_and_worker", WATCHED, ids=lambda pair: type(pair[0].learner).__name__)
+def test_watching_changes_nothing_and_says_what_is_known(method_and_worker):
+    method, worker = method_and_worker
+    batches = range(method.batches(worker.shared.directions))
+    blind, seen = (descend(method, worker, BOWL, batches, watch=watch) for watch in (False, True))
+    assert blind.watched == {} and blind.metrics == seen.metrics
+    assert blind.worker.shared.theta.tobytes() == seen.worker.shared.theta.tobytes()
+    way = worker.shared.theta - seen.worker.shared.theta
+    share = np.linalg.norm(way) / np.linalg.norm(seen.worker.shared.theta)
+    assert seen.watched["moved/all"] == pytest.approx(share, rel=1e-4)
+    assert ("correlation/all" in seen.watched) == (not isinstance(method.learner, Nes))
+    assert ("coordinates/rms" in seen.watched) == (not isinstance(method.learner, Sgd))
+    if isinstance(method.learner, Sgd):
+        assert all(seen.watched[f"correlation/{name}"] == pytest.approx(1, abs=1e-4) for name in ("all", "a", "b"))
+
+
+def test_what_is_watched_of_a_plain_step_is_the_correlation_of_a_projection():
+    """E E^T g / D of d random directions of D has a cosine of about sqrt(d / D) with g."""
+    method, worker = made(basis=replace(SMALL, dimensions=48), exchange=PLAIN, update=Step(rate=0.5))
+    found = [done.watched["correlation/all"] for done in watch(method, worker, 30)]
+    d, size = 48, D
+    assert np.mean(found) == pytest.approx((d / (d + size)) ** 0.5, abs=0.05)
+
+
+def watch(method, worker, rounds):
+    for n in range(rounds):
+        done = descend(method, worker, BOWL, [n], watch=True)
+        yield done
+        worker = done.worker
+
+
+def test_compression_is_against_gradients_of_the_same_steps():
+    method, worker = made(exchange=Exchange(every=4))  # 12 signs and an exponent
+    assert run(method, worker, 1)[0].metrics["compression"] == 4 * D * 4 / 3
+    method, worker = made(Sgd)  # a patch: where it begins and ends, and the gradient
+    assert run(method, worker, 1)[0].metrics["compression"] == 4 * D / (4 * D + 8)

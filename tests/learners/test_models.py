@@ -8,7 +8,8 @@ import tensorflow as tf
 from msgspec.structs import replace
 
 from learners.descent import Problem, descend
-from learners.models import Model, initial, logits, network
+from learners.layout import network
+from learners.models import Model, initial, logits
 from learners.rbd_defaults import filled
 from learners.rbd_options import Basis, Exchange, Fpd, Group, Local, Nes, Offspring, Rbd, Sgd, Step
 from learners.workers import Method, start

@@ -1,12 +1,14 @@
 """Evaluations that come in pieces, and records that survive the wire."""
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learners.records import Evaluation, Record
+from learners.records import Evaluation, Record, Seal, lines
 
 figures = st.floats(-1e6, 1e6)
 
@@ -41,3 +43,15 @@ def test_nothing_yet_is_no_figure():
 def test_a_record_is_the_same_after_the_wire(values, step):
     record = Record("top", 1, step, 1.5e9, "train", values)
     assert msgspec.json.decode(msgspec.json.encode(record), type=Record) == record
+
+
+@given(st.lists(st.sampled_from([1.0, math.nan, math.inf, -math.inf]), min_size=1, max_size=9))
+def test_a_value_that_is_not_finite_hides_no_record_after_it(values):
+    """It is null in JSON; a reader that gave up there, as the recorder's successor would, lost all that followed."""
+    written = [Record("top", 0, step, 0.0, "train", {"loss": value}) for step, value in enumerate(values)]
+    content = b"".join(msgspec.json.encode(one) + b"\n" for one in [*written, Seal(0, "top", 0)])
+    *read, seal = (one for _, one in lines(content))
+    assert isinstance(seal, Seal) and [one.step for one in read] == list(range(len(values)))
+    np.testing.assert_array_equal(
+        [one.values["loss"] for one in read], [value if math.isfinite(value) else math.nan for value in values]
+    )

@@ -16,7 +16,7 @@ from topology import outcome as outcome_
 
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
-COMMANDS = ("run", "resume", "stop", "export", "validate", "plan", "graph", "status", "tensorboard", "bench")
+COMMANDS = ("run", "resume", "stop", "export", "validate", "plan", "graph", "status", "analyse", "tensorboard", "bench")
 
 
 @pytest.fixture

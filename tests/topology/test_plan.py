@@ -40,7 +40,7 @@ def test_weights_are_what_the_layers_hold(widths: list[int]) -> None:
 
 
 def test_parameters_and_memory_of_two_children() -> None:
-    left, _right, top = plan(chain("two-children"), 64, 10, 8).rows
+    left, _right, top = plan(chain("two-children"), (64,), 10, 8).rows
     assert left.encoder == 65 * 256 + 257 * 256 + 257 * 64
     assert (left.head, left.synthetic) == (65 * 10, 0)
     assert top.encoder == (64 + 96 + 1) * 256 + 257 * 256 + 257 * 64, "features and both embeddings"
@@ -52,14 +52,17 @@ def test_parameters_and_memory_of_two_children() -> None:
 @pytest.mark.parametrize("rule, slots", [("sgd", 0), ("momentum", 1), ("nesterov", 1), ("adam", 2)])
 def test_memory_follows_the_rule(rule: str, slots: int) -> None:
     (row,) = plan(
-        parse.loads(f"{{version: 1, name: x, learners: {{a: {{kind: mach, optimizer: {{name: {rule}}}}}}}}}"), 9, 3, 4
+        parse.loads(f"{{version: 1, name: x, learners: {{a: {{kind: mach, optimizer: {{name: {rule}}}}}}}}}"),
+        (9,),
+        3,
+        4,
     ).rows
     assert row.memory == 4 * (1 + slots) * row.parameters
 
 
 def test_no_state_is_kept_for_gradients_that_nobody_sends() -> None:
     run = chain("digits", "learners.middle.exchange.gradients=false")
-    made = plan(run, 64, 10, 8)
+    made = plan(run, (64,), 10, 8)
     assert made.rows[0].memory == 4 * 3 * made.rows[0].parameters
     assert [edge.gradient for edge in made.edges] == [0, 64 * 4 + 64 * 64 * 4]
 
@@ -72,7 +75,7 @@ def test_numbers_agree_with_the_learner_that_is_built() -> None:
         "{version: 1, name: x, defaults: {hidden: [5], embedding: 3, synthetic: {hidden: [4]}, batch_size: 2},"
         " learners: {a: {kind: mach}, b: {kind: mach, child: a}, c: {kind: mach, child: b}}}"
     )
-    row = plan(run, 6, 2, 8).rows[1]
+    row = plan(run, (6,), 2, 8).rows[1]
     widths = {"features": 6, "classes": 2, "children": (3,), "hidden": (5,), "embedding": 3, "synthetic": (4,)}
     shape = mach.Shape(**widths, batch=2, gradient_rows=2, answer_rows=2)
     built = mach.Mach(shape, optimizers.Rule(name="adam"), seed=0)
@@ -86,36 +89,36 @@ def test_numbers_agree_with_the_learner_that_is_built() -> None:
 
 
 def test_wide_goes_through_the_object_store_and_the_others_do_not() -> None:
-    (edge,) = plan(chain("wide"), 64, 10, 8).edges
+    (edge,) = plan(chain("wide"), (64,), 10, 8).edges
     assert edge.answer == 512 * 128 * 4 == 262_144
     assert (edge.inline, edge.store) == (2 * 512 * 4, 2 * 262_144)
     for name in ("digits", "private", "two-children"):
-        assert all(edge.store == 0 for edge in plan(chain(name), 64, 10, 8).edges)
+        assert all(edge.store == 0 for edge in plan(chain(name), (64,), 10, 8).edges)
 
 
 def test_a_message_at_the_limit_sends_its_largest_array_through_the_object_store() -> None:
     run = chain("wide")
-    edge = plan(run, 64, 10, 8).edges[0]
+    edge = plan(run, (64,), 10, 8).edges[0]
     answer, gradient = edge.answer, edge.gradient
-    assert plan(run, 64, 10, 8, inline_limit=answer).edges[0].store == 2 * answer
-    assert plan(run, 64, 10, 8, inline_limit=answer + 1).edges[0].store == answer
-    assert plan(run, 64, 10, 8, inline_limit=gradient).edges[0].store == answer
-    assert plan(run, 64, 10, 8, inline_limit=gradient + 1).edges[0].store == 0
+    assert plan(run, (64,), 10, 8, inline_limit=answer).edges[0].store == 2 * answer
+    assert plan(run, (64,), 10, 8, inline_limit=answer + 1).edges[0].store == answer
+    assert plan(run, (64,), 10, 8, inline_limit=gradient).edges[0].store == answer
+    assert plan(run, (64,), 10, 8, inline_limit=gradient + 1).edges[0].store == 0
 
 
 def test_private_data_travels_as_features_of_their_own_type() -> None:
-    made = plan(chain("private"), 784, 10, 1)
+    made = plan(chain("private"), (784,), 10, 1)
     assert {edge.request for edge in made.edges} == {64 * 784}
     assert {edge.gradient for edge in made.edges} == {64 * 784 + 64 * 64 * 4}
     assert "features of the rows" in made.data.lower() and "features" in made.edges[0].reveals
-    shared = plan(chain("digits"), 784, 10, 1)
+    shared = plan(chain("digits"), (784,), 10, 1)
     assert {edge.request for edge in shared.edges} == {64 * 4} and shared.edges[0].reveals == "row numbers"
     assert "features and labels stay" in shared.data
 
 
 def test_threads_are_the_whole_part_of_the_cpus() -> None:
     for cpus, threads in ((None, 1), (0.25, 1), (1.0, 1), (1.9, 1), (4.0, 4)):
-        (row,) = plan(lone(1, **({"cpus": cpus} if cpus else {})), 4, 2, 4).rows
+        (row,) = plan(lone(1, **({"cpus": cpus} if cpus else {})), (4,), 2, 4).rows
         assert (row.cpus, row.threads) == (cpus or 0.5, threads)
 
 
@@ -172,7 +175,7 @@ def test_special_hosts_are_kept_for_those_who_need_them() -> None:
     one = Mach(resources={"cpus": 1.0})
     learners = {"a": one, "b": one, "c": Mach(resources={"cpus": 0.5, "IPU": 1.0})}
     run = Topology(version=1, name="x", learners=learners)
-    made = plan(run, 4, 2, 4, [host("ipu", CPU=1.0, IPU=4.0), host("plain", CPU=2.0)])
+    made = plan(run, (4,), 2, 4, [host("ipu", CPU=1.0, IPU=4.0), host("plain", CPU=2.0)])
     assert [row.host for row in made.rows] == ["plain", "plain", "ipu"] and made.lacks == ()
 
 
@@ -188,7 +191,7 @@ def test_no_host_is_promised_more_than_it_has(
         f"n{i}": Mach(resources={"cpus": cpus, **({"IPU": ipu} if ipu else {})}) for i, (cpus, ipu) in enumerate(wants)
     }
     hosts = [host(f"h{i}", CPU=cpus, **({"IPU": ipu} if ipu else {})) for i, (cpus, ipu) in enumerate(haves)]
-    made = plan(Topology(version=1, name="x", learners=learners), 4, 2, 4, hosts)
+    made = plan(Topology(version=1, name="x", learners=learners), (4,), 2, 4, hosts)
     for one in hosts:
         here = [row for row in made.rows if row.host == one.name]
         assert sum(row.cpus for row in here) <= one.total["CPU"]
@@ -200,7 +203,7 @@ def test_no_host_is_promised_more_than_it_has(
 
 
 def test_rendered_and_json_say_the_same() -> None:
-    made = plan(chain("wide", "learners.top.resources.IPU=1"), 64, 10, 8, [host(CPU=2.0)])
+    made = plan(chain("wide", "learners.top.resources.IPU=1"), (64,), 10, 8, [host(CPU=2.0)])
     out = Console(file=io.StringIO(), width=120)
     out.print(render(made))
     shown = out.file.getvalue()  # type: ignore[attr-defined]

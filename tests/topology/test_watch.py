@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from actors.common import Diverged
 from actors.keeper import Kept
-from actors.mach import Diverged
 from topology import parse, watch
 
 CHAIN = parse.loads("{version: 1, name: x, learners: {a: {kind: mach, steps: 3}, b: {kind: mach, child: a, steps: 3}}}")

@@ -1,0 +1,255 @@
+"""A worker of random bases descent, or of what that is compared with, as a Ray actor.
+
+Consumes: the data's splits by reference. Produces: parcels of records, and its state for checkpoint sets.
+Waits for: nothing; the recorder and the keeper never. Ended by: its last step, `stop`.
+
+What a round does is in `learners.descent`; here it gets its batches, and what came of it is written down.
+It is alone yet: updates are made as they would travel, and counted, and go nowhere.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from actors import checkpoint, common, compiled
+from actors.account import Account
+from actors.common import (
+    CURVE_POINTS,
+    FINISH_SECONDS,
+    STOPPED_SECONDS,
+    Beat,
+    Diverged,
+    Saving,
+    Speed,
+    Summary,
+    here,
+    restored,
+    splits,
+)
+from actors.outgoing import Outgoing
+from learners.batches import Split, features, rows
+from learners.footprint import threads
+from learners.layout import network
+from learners.rbd_options import AnyLearner
+from learners.seeds import derive
+
+if TYPE_CHECKING:
+    from learners.workers import Worker
+
+Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
+
+
+class Setup(common.Setup):
+    """All that it is made from; the options are filled."""
+
+    options: AnyLearner
+
+
+class RbdWorker:
+    """Plain class behind `RbdActor`; tests construct it as it is."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._options = setup, setup.options
+        self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
+        self._train_split, self._validation, self._test = splits(setup, self._outgoing)
+        self._hits: list[float] = []  # accuracy of each batch of the round
+        self._worker: Worker = compiled.made(self._built)
+        self._outgoing.log.info("network and directions are compiled")
+        self._final: dict[str, float] = {}
+        self._nbytes = 0  # of all updates
+        self._go_on()
+        self._outgoing.start = self._worker.step
+        self._saving = Saving(setup, self._outgoing, self._state)
+        self._speed, self._account = Speed(self._worker.step), Account()
+        self._turn: float | None = None
+        self._stopped = False
+
+    # -- called by others, in the second thread
+
+    def ready(self) -> str:
+        """Answers once the worker is built and compiled: where it is."""
+        return here()
+
+    def beat(self) -> Beat:
+        """A sign of life."""
+        turn = self._turn
+        return Beat(self._worker.step, 0.0 if turn is None else time.monotonic() - turn)
+
+    def save(self, number: int) -> None:
+        """Send the state for checkpoint set `number`, as it is after the current round."""
+        self._saving.want(number)
+
+    def stop(self) -> None:
+        """End after the current round; `run` returns what was reached."""
+        self._stopped = True
+
+    # -- the loop, in the first thread
+
+    def run(self, neighbours: Sequence[Any] = ()) -> Summary:
+        """Train to the last step, evaluate on the whole sets, and say what was reached."""
+        assert not neighbours, "workers are alone yet"
+        import numba
+
+        # of this thread: the kernels would take all cores
+        numba.set_num_threads(min(threads(self._options.cpus), numba.config.NUMBA_NUM_THREADS))
+        self._outgoing.log.info("{}: {}", self._setup.name, self.ready())
+        began = time.monotonic()
+        self._speed, self._account = Speed(self._worker.step), Account()
+        while not self._stopped and self._worker.step < self._options.steps:
+            self._turn = time.monotonic()
+            self._round()
+            self._keep_up()
+        ended = time.monotonic()
+        if not self._stopped and not self._final:
+            self._evaluate("final", validation=self._validation, test=self._test)
+        return self._summary((ended if self._final else time.monotonic()) - began)
+
+    def _keep_up(self) -> None:
+        """Between two rounds: states that are wanted are taken, records leave."""
+        # the last state is taken with the last evaluation, or at the end of who was stopped
+        if not self._stopped and self._worker.step < self._options.steps:
+            self._saving.take()
+        self._account.book("save")
+        self._outgoing.send_if_due()
+        self._saving.send()
+        self._account.book("record")
+
+    def _round(self) -> None:
+        from learners import replica
+        from learners.descent import descend
+
+        before = self._worker
+        count, size = self._method.batches(before.shared.directions), self._method.steps()
+        first = before.step // size * count
+        self._hits.clear()
+        try:
+            done = descend(self._method, before, self._problem, [self._batch(first + i) for i in range(count)])
+        except replica.Diverged as error:
+            raise self._diverged(str(error)) from error
+        self._worker = done.worker
+        self._account.book("train")
+        self._note_round(done)
+        every, step = self._setup.record.every, self._worker.step
+        if step // every > before.step // every and step < self._options.steps:
+            some = np.arange(min(self._setup.record.rows, len(self._validation)), dtype=np.int32)
+            self._evaluate("evaluate", validation=self._validation, rows=some)
+
+    # -- values
+
+    def _built(self) -> Any:
+        """Make method and functions, and compile them with a round of zeros; a worker that has done nothing."""
+        from learners.descent import Problem, descend
+        from learners.models import Model, initial
+        from learners.workers import Method, start, stream
+
+        setup, data = self._setup, self._setup.data
+        made = network(self._options.network, data.example, data.classes)
+        self._method = Method(self._options, made.tensors)
+        self._model, losses = Model(made), Model(made, self._options.batch_size)
+        self._stream = stream(self._options, setup.name, 0)
+
+        def gradient(theta_D: NDArray[np.float32], batch: Batch) -> tuple[float, NDArray[np.float32]]:
+            loss, accuracy, gradient_D = self._model.loss_and_gradient(theta_D, *batch)
+            self._hits.append(accuracy)
+            return loss, gradient_D
+
+        def loss(theta_D: NDArray[np.float32], batch: Batch) -> float:
+            found, accuracy = losses.evaluate(theta_D, *batch)
+            self._hits.append(accuracy)
+            return found
+
+        self._problem = Problem(gradient, loss)
+        theta_0 = initial(made, derive(setup.seed, "weights", setup.name))
+        worker = start(self._method, theta_0, derive(setup.seed, "bases", setup.name))
+        size = self._options.batch_size
+        nothing = (np.zeros((size, data.width), np.float32), np.zeros(size, np.int32))
+        descend(self._method, worker, self._problem, [nothing] * self._method.batches(worker.shared.directions))
+        self._model.evaluate(theta_0, *nothing)
+        return worker
+
+    def _batch(self, number: int) -> Batch:
+        split = self._train_split
+        return self._scaled(split, rows(self._setup.seed, self._stream, number, self._options.batch_size, len(split)))
+
+    def _scaled(self, split: Split, numbers: NDArray[np.int32]) -> Batch:
+        return features(split, numbers, self._setup.data.scale, self._setup.data.offset), split.labels[numbers]
+
+    def _evaluate(self, kind: Any, *, rows: NDArray[np.int32] | None = None, **held_out: Split) -> None:
+        """At T, which is what others would have too: on these rows of a split, or on all."""
+        values: dict[str, float] = {}
+        for name, split in held_out.items():
+            numbers = np.arange(len(split), dtype=np.int32) if rows is None else rows
+            found = self._model.evaluate(self._worker.shared.theta, *self._scaled(split, numbers))
+            values |= {f"{name}/loss": found[0], f"{name}/accuracy": found[1]}
+        self._account.book("evaluate")
+        spent = {f"seconds/{heading}": seconds for heading, seconds in self._account.seconds.items()}
+        self._outgoing.note(self._worker.step, kind, values | spent)
+        if kind == "final":
+            self._final = values
+
+    # -- the whole state
+
+    def _state(self) -> tuple[int, checkpoint.State, dict[str, Any]]:
+        about = {"final": self._final, "bytes": self._nbytes}
+        return self._worker.step, self._worker.save(), about
+
+    def _go_on(self) -> None:
+        """Take over the state that this incarnation goes on from.
+
+        As the same sender, whose next update has the next number: nobody else has seen what came after that state, so
+        the directions drawn for those numbers may be drawn again, and a run that is resumed comes to the same bits.
+        """
+        if (found := restored(self._setup)) is not None:
+            state, about = found
+            self._worker = self._worker.restore(state)
+            self._final, self._nbytes = dict(about["final"]), about["bytes"]
+
+    # -- what is written down
+
+    def _note_round(self, done: Any) -> None:
+        step, own = self._worker.step, dict(done.metrics)
+        values = {f"train/{name}": own.pop(name) for name in ("loss", "gradient_norm") if name in own}
+        values["train/accuracy"] = float(np.mean(self._hits))
+        values["train/learning_rate"] = self._method.rate(step - 1)
+        values |= {f"update/{name.removeprefix('update_')}": value for name, value in own.items()}
+        if done.update is not None and done.update.parts:
+            coordinates = np.concatenate([part.coordinates for part in done.update.parts])
+            values["update/coordinates"] = float(len(coordinates))
+            values["update/coordinate_rms"] = float(np.sqrt(np.mean(coordinates.astype(np.float64) ** 2)))
+        self._nbytes += int(own.get("bytes", 0))
+        values["bytes/updates"] = float(self._nbytes)
+        values["records/dropped"] = float(self._outgoing.dropped)
+        values["speed/steps_per_second"] = self._speed.at(step)
+        curve, steps = max(1, self._setup.record.every // CURVE_POINTS), self._method.steps()
+        plotted = step // curve > (step - steps) // curve or step >= self._options.steps
+        self._outgoing.note(step, "train", values, plotted=plotted)
+
+    def _diverged(self, why: str) -> Diverged:
+        text = f"learners.{self._setup.name}: {why} (update.rate was {self._method.rate(self._worker.step):g})"
+        self._outgoing.log.error(text)
+        self._outgoing.finish(STOPPED_SECONDS)
+        return Diverged(text)
+
+    def _summary(self, seconds: float) -> Summary:
+        self._turn = None
+        self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
+        self._saving.leave()
+        return Summary(
+            learner=self._setup.name,
+            incarnation=self._setup.incarnation,
+            steps=self._worker.step,
+            seconds=seconds,
+            final=self._final,
+            counts={"updates": self._worker.sequence, "dropped records": self._outgoing.dropped},
+            unwritten=self._outgoing.unwritten,
+            bytes={"updates": self._nbytes},
+            spent=dict(self._account.seconds),
+            stopped=self._stopped,
+        )
+
+
+RbdActor = ray.remote(max_concurrency=2, max_restarts=0, enable_task_events=False)(RbdWorker)

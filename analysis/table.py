@@ -1,0 +1,124 @@
+"""A run folder's records as arrays, finished or live: every record that is whole counts, and none that is not.
+
+What is not finite is NaN. A kill at any byte leaves whole lines and at most one that is cut; nothing is locked, and
+nothing is written here.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learners.records import Record, lines
+
+Numbers = NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """One figure of one learner, by step."""
+
+    steps: Numbers  #: steps done, ascending, each once
+    values: Numbers
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What one learner wrote."""
+
+    name: str
+    figures: dict[str, Series]  #: by name, such as validation/accuracy/child
+    times: Series  #: seconds since 1970 at which each step was recorded
+
+    @property
+    def step(self) -> int:
+        """The last one that is recorded; 0 where there is none."""
+        return int(self.times.steps[-1]) if len(self.times.steps) else 0
+
+    def last(self, figure: str) -> float:
+        """The newest value; NaN where the figure was never recorded."""
+        return float(self.figures[figure].values[-1]) if figure in self.figures else float("nan")
+
+    def under(self, heading: str) -> dict[str, Series]:
+        """The figures below a heading: `correlation` has `all`, `dense_0/kernel`, ..."""
+        return {name[len(heading) + 1 :]: s for name, s in self.figures.items() if name.startswith(f"{heading}/")}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as it is at this moment."""
+
+    folder: Path
+    learners: tuple[Learner, ...]  #: by name
+    ends: tuple[str, ...]  #: where each learner's records end, a line each
+
+
+def read(folder: Path) -> Run:
+    """The records of a run.
+
+    Raises:
+        ValueError: this is no run folder, or nothing has been recorded yet.
+    """
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{folder}: not a run folder: it has no run.json")
+    learners, ends = [], []
+    for path in sorted((folder / "records").glob("*.jsonl")):
+        content = path.read_bytes()
+        counted = list(lines(content))
+        learner = _learner(path.stem, (one for _, one in counted if isinstance(one, Record)))
+        left_out = len(content) - sum(len(line) for line, _ in counted)
+        learners.append(learner)
+        ends.append(f"{path.stem}: records end at step {learner.step}" + (_cut(path, left_out) if left_out else ""))
+    if not any(learner.figures for learner in learners):
+        raise ValueError(f"{folder}: nothing is recorded yet; wait for its first steps (machworks status {folder})")
+    return Run(folder, tuple(learners), tuple(ends))
+
+
+def _cut(path: Path, left_out: int) -> str:
+    return f"; {left_out:,} bytes of {path.name} behind its last whole record are left out (cut by a kill, or damaged)"
+
+
+def _learner(name: str, records: Iterable[Record]) -> Learner:
+    columns: dict[str, tuple[list[int], list[float]]] = {"": ([], [])}
+    for record in records:
+        for figure, value in (("", record.time), *record.values.items()):
+            steps, values = columns.setdefault(figure, ([], []))
+            steps.append(record.step)
+            values.append(value)
+    series = {figure: _series(*column) for figure, column in columns.items()}
+    return Learner(name, {figure: one for figure, one in series.items() if figure}, series[""])
+
+
+def _series(steps: list[int], values: list[float]) -> Series:
+    """By step; of a step that is there twice, what was written last."""
+    backwards, first = np.unique(np.array(steps[::-1], np.float64), return_index=True)
+    return Series(backwards, np.array(values[::-1], np.float64)[first])
+
+
+def thinned(series: Series, points: int) -> Series:
+    """Means of as many neighbours as it takes to have at most `points`, each at the mean of their steps.
+
+    Neighbours whose values are all NaN stay NaN; else those that are not count.
+    """
+    each = -(-len(series.steps) // points)
+    if each <= 1:
+        return series
+    return Series(*(np.array([_mean(part) for part in _parts(one, each)]) for one in series))
+
+
+def sampled(series: Series, points: int) -> Series:
+    """Every n-th of it and the last, at most `points` and one: for what counts up, and must end where it ends."""
+    each, last = -(-len(series.steps) // points), len(series.steps) - 1
+    kept = np.unique([*range(0, last, each), last]) if each > 1 else np.arange(last + 1)
+    return Series(series.steps[kept], series.values[kept])
+
+
+def _parts(values: Numbers, each: int) -> Iterator[Numbers]:
+    return (values[i : i + each] for i in range(0, len(values), each))
+
+
+def _mean(values: Numbers) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

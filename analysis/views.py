@@ -1,0 +1,218 @@
+"""Which of a run's figures make which picture. A view of a run in which it has nothing to show is empty.
+
+Staleness and fall-backs are there with Mach learners, correlation and coordinates with random bases: views look for
+the figures, not for the kind of learner.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.pictures import Line, Panel, Part, Row, Sheet
+from analysis.table import Learner, Run, Series, sampled, thinned
+
+POINTS = 500
+"""Of a line; more are averaged."""
+STEPS = "steps done"
+FAULTS = ("lost", "late", "refused", "dropped", "clipped")
+
+
+class View(NamedTuple):
+    """One picture of `machworks analyse`."""
+
+    title: str
+    needs: str  #: what must be recorded, in words
+    look: Callable[[Run], Sequence[Part]]
+
+
+# ---------------------------------------------------------------- learning
+
+
+def curves(run: Run) -> Sequence[Part]:
+    """Accuracy and loss on held-out rows, with the child and with the synthetic input, and the training loss."""
+    panels = [
+        _panel(run, "accuracy on validation rows", "accuracy", "validation/accuracy"),
+        _panel(run, "loss on validation rows", "mean cross-entropy, nats", "validation/loss"),
+        _panel(run, "accuracy on training batches", "accuracy", "train/accuracy"),
+        _panel(run, "loss on training batches", "mean cross-entropy, nats", "train/loss"),
+    ]
+    return [panel for panel in panels if panel.lines]
+
+
+def progress(run: Run) -> Sequence[Part]:
+    """Steps against the clock: who is faster, who stood still."""
+    begun = min(learner.times.values[0] for learner in run.learners if learner.step)
+    lines = []
+    for colour, learner in enumerate(run.learners):
+        taken = sampled(learner.times, POINTS)
+        lines.append(Line(learner.name, taken.values - begun, taken.steps, colour))
+    speeds = _panel(run, "speed", "steps per second", "speed/steps_per_second")
+    clock = Panel("steps against time", "seconds since the first record of the run", STEPS, tuple(lines))
+    return [clock, speeds] if speeds.lines else [clock]
+
+
+def attribution(run: Run) -> Sequence[Part]:
+    """What a learner's own inputs and its children's embeddings are worth to it."""
+    shares = _panel(run, "integrated gradients", "share of all attributions", "integrated_gradients")
+    scores = _panel(run, "pruning score", "change of the loss if it were removed, nats", "pruning")
+    return [panel for panel in (shares, scores) if panel.lines]
+
+
+# ---------------------------------------------------------------- exchange
+
+
+def exchange(run: Run) -> Sequence[Part]:
+    """Asynchrony: how old what arrives is, and how often nothing does."""
+    panels = [
+        _panel(run, "staleness of what is used", "steps of its sender or receiver", "staleness"),
+        _counted(run, "fall-backs on the synthetic input", "share of all steps so far", ("fallback_share",)),
+        _counted(run, "gradients of parents that were applied", "gradients so far", ("applied",)),
+        _counted(run, "messages lost, late, refused, dropped or clipped", "messages so far", FAULTS),
+    ]
+    return [panel for panel in panels if panel.lines]
+
+
+def communication(run: Run) -> Sequence[Part]:
+    """What each learner sent and received, and what that was worth."""
+    columns: tuple[tuple[str, Callable[[Learner], float]], ...] = (
+        ("steps", lambda one: one.step),
+        ("sent inline, B", lambda one: one.last("bytes/sent_inline")),
+        ("sent by store, B", lambda one: one.last("bytes/sent_store")),
+        ("received inline, B", lambda one: one.last("bytes/received_inline")),
+        ("received by store, B", lambda one: one.last("bytes/received_store")),
+        ("payload of updates, B", lambda one: one.last("bytes/updates")),
+        ("sent per step, B", _sent_per_step),
+        ("compression", lambda one: _mean(one, "update/compression")),
+        ("answers used, %", _used),
+        ("gradients applied", lambda one: one.last("exchange/applied")),
+        ("accuracy, %", _accuracy),
+    )
+    table = [[value(learner) for _, value in columns] for learner in run.learners]
+    known = [i for i in range(len(columns)) if not all(np.isnan(row[i]) for row in table)]
+    if not any("B" in columns[i][0] for i in known):
+        return []
+    rows: tuple[Row, ...] = tuple(
+        (learner.name, *(row[i] for i in known)) for learner, row in zip(run.learners, table, strict=True)
+    )
+    return [Sheet("", ("learner", *(columns[i][0] for i in known)), rows)]
+
+
+def _sent_per_step(learner: Learner) -> float:
+    ways = ("bytes/sent_inline", "bytes/sent_store", "bytes/updates")
+    known = [learner.last(way) for way in ways if way in learner.figures]
+    return sum(known) / learner.step if known and learner.step else float("nan")
+
+
+def _used(learner: Learner) -> float:
+    return 100.0 * (1.0 - learner.last("exchange/fallback_share"))
+
+
+def _accuracy(learner: Learner) -> float:
+    """On the test set where it is known, else on validation rows; with the child rather than without."""
+    for split in ("test", "validation"):
+        for figure in (f"{split}/accuracy", f"{split}/accuracy/child", f"{split}/accuracy/synthetic"):
+            if figure in learner.figures:
+                return 100.0 * learner.last(figure)
+    return float("nan")
+
+
+def _mean(learner: Learner, figure: str) -> float:
+    return float(np.nanmean(learner.figures[figure].values)) if figure in learner.figures else float("nan")
+
+
+# ---------------------------------------------------------------- random bases
+
+
+def correlation(run: Run) -> Sequence[Part]:
+    """The cosine between the way down and the gradient, by tensor; one panel per learner."""
+    return _by_learner(run, "correlation", "cosine of update and gradient")
+
+
+def coordinates(run: Run) -> Sequence[Part]:
+    """How the coordinates are distributed, and what rounding does to them."""
+    names = {
+        "rms": ("root mean square", "units of weight", True),
+        "mean": ("mean", "units of weight", False),
+        "kurtosis": ("kurtosis (3: normal)", "fourth moment / variance squared", False),
+        "positive": ("sign balance", "share above 0", False),
+        "error": ("what shaping and rounding changed", "|c - sent| / |c|", False),
+        "zero": ("sent as 0", "share of the coordinates", False),
+        "clipped": ("at the limit of their type", "share of the coordinates", False),
+    }
+    panels = [
+        _panel(run, title, unit, f"coordinates/{name}")._replace(log_y=log)
+        for name, (title, unit, log) in names.items()
+    ]
+    return [panel for panel in panels if panel.lines]
+
+
+def updates(run: Run) -> Sequence[Part]:
+    """How far a round moves the weights beside their size, and that size; one panel each per learner."""
+    return [
+        panel._replace(log_y=True)
+        for heading, unit in (("moved", "|update| / |weights|"), ("weights", "root mean square of the weights"))
+        for panel in _by_learner(run, heading, unit)
+    ]
+
+
+# ---------------------------------------------------------------- common
+
+
+def _by_learner(run: Run, heading: str, unit: str) -> list[Panel]:
+    found = []
+    for learner in run.learners:
+        lines = [_line(name, series, i) for i, (name, series) in enumerate(learner.under(heading).items())]
+        if lines:
+            found.append(Panel(f"{heading}, {learner.name}", STEPS, unit, tuple(lines)))
+    return found
+
+
+def _panel(run: Run, title: str, unit: str, figure: str) -> Panel:
+    """A figure of all learners, and those one level below it (.../child, .../synthetic); these differ in style."""
+    lines = []
+    for colour, learner in enumerate(run.learners):
+        if figure in learner.figures:
+            lines.append(_line(learner.name, learner.figures[figure], colour))
+        for i, (way, series) in enumerate(sorted(learner.under(figure).items())):
+            lines.append(_line(f"{learner.name}, {way}", series, colour, "beside" if i % 2 else "measured"))
+    return Panel(title, _averaged(lines, run, figure), unit, tuple(lines))
+
+
+def _counted(run: Run, title: str, unit: str, names: tuple[str, ...]) -> Panel:
+    """What the exchange has counted so far, where it is not 0."""
+    found = [
+        (i, one.name, name, one.figures.get(f"exchange/{name}")) for i, one in enumerate(run.learners) for name in names
+    ]
+    counted = [entry for entry in found if entry[3] is not None and entry[3].values[-1] > 0]
+    lines = []
+    for n, (i, learner, name, series) in enumerate(counted):
+        assert series is not None
+        label, colour = (learner, i) if len(names) == 1 else (f"{learner}, {name}", n)
+        lines.append(Line(label, *sampled(series, POINTS), colour))
+    return Panel(title, STEPS, unit, tuple(lines))
+
+
+def _line(name: str, series: Series, colour: int, style: str = "measured") -> Line:
+    shown = thinned(series, POINTS)
+    return Line(name, shown.steps, shown.values, colour, style)
+
+
+def _averaged(lines: list[Line], run: Run, figure: str) -> str:
+    """The name of the axis of steps; it says where points are means."""
+    most = max(
+        (len(s.steps) for one in run.learners for name, s in one.figures.items() if name.startswith(figure)), default=0
+    )
+    return f"{STEPS} (a point is the mean of up to {-(-most // POINTS)})" if lines and most > POINTS else STEPS
+
+
+VIEWS = {
+    "curves": View("Learning curves", "accuracies and losses", curves),
+    "progress": View("Progress", "steps", progress),
+    "exchange": View("Exchange between learners", "staleness and fall-backs: a chain of Mach learners", exchange),
+    "communication": View("Communication", "bytes", communication),
+    "attribution": View("Attribution", "attributions (record: attribution)", attribution),
+    "correlation": View("Correlation of updates with the gradient", "correlations: random bases", correlation),
+    "coordinates": View("Coordinates", "coordinates: random bases", coordinates),
+    "updates": View("Updates and weights", "update magnitudes: random bases", updates),
+}

@@ -1,0 +1,96 @@
+"""Learners of a run as costly instruments look at them: weights of the newest checkpoint set, rows of the run's data.
+
+Read from the run folder and the data alone, whether the run goes on, has ended or was killed.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors import checkpoint
+from actors.data import load
+from learners import batches
+from learners.batches import Dataset
+from learners.seeds import derive
+from learners.watching import Probe
+from topology import parse
+
+ROWS = 512
+"""Training rows that losses and Hessians are means over, the same for all learners of a run."""
+
+Array = NDArray[Any]
+
+
+def probes(run: Path) -> list[Probe]:
+    """Every learner of the newest complete set of `run`.
+
+    A Mach learner is looked at with its synthetic input, which stays as it is: weights are those of encoder and head.
+
+    Raises:
+        ValueError: there is no complete set, or the run's data can't be had here.
+    """
+    found, ignored = checkpoint.newest(run / "checkpoints")
+    if found is None:
+        raise ValueError(
+            "\n".join([f"{run}: no complete checkpoint set: checkpoint: {{every: 100}} makes them", *ignored])
+        )
+    topology = parse.load(run / "chain.yaml")
+    manifest = json.loads((run / "run.json").read_text())
+    dataset = load(topology.data, folder=Path(manifest.get("beside", ".")))
+    numbers = rows(topology.seed, dataset)
+    return [
+        _mach(name, found.steps[name], checkpoint.unpack(checkpoint.read(found, name))[0], dataset, numbers)
+        for name in topology.learners
+        if name in found.steps
+    ]
+
+
+def rows(seed: int, dataset: Dataset) -> batches.Rows:
+    """The training rows that a run's learners are looked at with: as many as there are, at most `ROWS`."""
+    return batches.permutation(derive(seed, "probe"), len(dataset.train))[:ROWS]
+
+
+def _mach(name: str, step: int, state: Mapping[str, Array], dataset: Dataset, numbers: batches.Rows) -> Probe:
+    from learners.layout import laid_out
+    from learners.models import Network
+
+    weights = [*_part(state, "encoder"), *_part(state, "head")]
+    x_NF = _with_synthetic(state, batches.features(dataset.train, numbers, dataset.scale, dataset.offset))
+    kinds = ("kernel", "rest")
+    tensors = laid_out([(f"{i // 2}/{kinds[i % 2]}", i // 2, kinds[i % 2], w.shape) for i, w in enumerate(weights)])
+    network = Network("dense", x_NF.shape[1:], dataset.classes, tensors)
+    theta_D = np.concatenate([w.ravel() for w in weights]).astype(np.float32)
+    return _probe(name, step, network, theta_D, x_NF, dataset.train.labels[numbers])
+
+
+def _with_synthetic(state: Mapping[str, Array], x_NF: Array) -> Array:
+    """The encoder's input: features, and what the synthetic input makes of them."""
+    layers = _part(state, "synthetic")
+    imagined = x_NF
+    for kernel, bias in zip(layers[::2], layers[1::2], strict=True):
+        imagined = np.maximum(imagined @ kernel + bias, 0.0)
+    return np.concatenate([x_NF, imagined], axis=1) if layers else x_NF
+
+
+def _part(state: Mapping[str, Array], part: str) -> list[Array]:
+    count = sum(name.startswith(f"{part}/") for name in state)
+    return [state[f"{part}/{i}"] for i in range(count)]
+
+
+def _probe(
+    name: str, step: int, network: Any, theta_D: Array, x_NF: Array, labels_N: Array, **directions: Any
+) -> Probe:
+    from learners.curvature import Curvature
+    from learners.models import Model
+
+    model, curvature = Model(network), Curvature(network, x_NF, labels_N)
+
+    def loss(theta: Array) -> float:
+        return model.evaluate(theta, x_NF, labels_N)[0]
+
+    return Probe(name, step, len(x_NF), theta_D, loss, partial(curvature.product, theta_D), **directions)
