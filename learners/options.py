@@ -49,10 +49,10 @@ class Exchange(Options, frozen=True):
 
     in_flight: Annotated[
         int, Meta(ge=1, le=64, description="requests kept open at each child while a step is computed")
-    ] = 6
+    ] = 3
     pack: Annotated[
         int, Meta(ge=1, le=64, description="steps whose messages to a child share a call, if steps are short")
-    ] = 4
+    ] = 2
     patience: Annotated[
         float,
         Meta(ge=0.0, description="seconds that a step may wait for an answer before a batch is trained on without"),
@@ -72,7 +72,7 @@ class Exchange(Options, frozen=True):
     ] = 0.1
     queue: Annotated[
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
-    ] = 16
+    ] = 8
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
 
 

@@ -56,8 +56,7 @@ def rows(seed: int, dataset: Dataset) -> batches.Rows:
 
 
 def _mach(name: str, step: int, state: Mapping[str, Array], dataset: Dataset, numbers: batches.Rows) -> Probe:
-    from learners.layout import laid_out
-    from learners.models import Network
+    from learners.layout import Network, laid_out
 
     weights = [*_part(state, "encoder"), *_part(state, "head")]
     x_NF = _with_synthetic(state, batches.features(dataset.train, numbers, dataset.scale, dataset.offset))
