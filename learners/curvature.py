@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from learners.models import Network, logits
+from learners.layout import Network
+from learners.models import logits
 
 
 class Curvature:
