@@ -229,7 +229,7 @@ class RbdWorker:
         self._outgoing.note(step, "train", values, plotted=plotted)
 
     def _diverged(self, why: str) -> Diverged:
-        text = f"learners.{self._setup.name}: {why} (update.rate was {self._method.rate(self._worker.step):g})"
+        text = f"learners.{self._setup.name}: {why} (update.rate was {self._options.update.rate:g})"
         self._outgoing.log.error(text)
         self._outgoing.finish(STOPPED_SECONDS)
         return Diverged(text)
