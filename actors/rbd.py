@@ -233,7 +233,7 @@ class RbdWorker:
         return step // curve > (step - steps) // curve or step >= self._options.steps
 
     def _diverged(self, why: str) -> Diverged:
-        text = f"learners.{self._setup.name}: {why} (update.rate was {self._method.rate(self._worker.step):g})"
+        text = f"learners.{self._setup.name}: {why} (update.rate was {self._options.update.rate:g})"
         self._outgoing.log.error(text)
         self._outgoing.finish(STOPPED_SECONDS)
         return Diverged(text)
