@@ -33,12 +33,12 @@ from actors.common import (
 from actors.outgoing import Outgoing
 from learners.batches import Split, features, rows
 from learners.footprint import threads
-from learners.layout import network
+from learners.layout import Network, network
 from learners.rbd_options import AnyLearner
 from learners.seeds import derive
 
 if TYPE_CHECKING:
-    from learners.workers import Worker
+    from learners.workers import Method, Worker
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
@@ -126,8 +126,10 @@ class RbdWorker:
         count, size = self._method.batches(before.shared.directions), self._method.steps()
         first = before.step // size * count
         self._hits.clear()
+        watch = self._is_plotted(before.step + size)  # a fifth of a short round: not in each
         try:
-            done = descend(self._method, before, self._problem, [self._batch(first + i) for i in range(count)])
+            batches = [self._batch(first + i) for i in range(count)]
+            done = descend(self._method, before, self._problem, batches, watch=watch)
         except replica.Diverged as error:
             raise self._diverged(str(error)) from error
         self._worker = done.worker
@@ -143,8 +145,8 @@ class RbdWorker:
     def _built(self) -> Any:
         """Make method and functions, and compile them with a round of zeros; a worker that has done nothing."""
         from learners.descent import Problem, descend
-        from learners.models import Model, initial
-        from learners.workers import Method, start, stream
+        from learners.models import Model
+        from learners.workers import Method, stream
 
         setup, data = self._setup, self._setup.data
         made = network(self._options.network, data.example, data.classes)
@@ -163,12 +165,11 @@ class RbdWorker:
             return found
 
         self._problem = Problem(gradient, loss)
-        theta_0 = initial(made, derive(setup.seed, "weights", setup.name))
-        worker = start(self._method, theta_0, derive(setup.seed, "bases", setup.name))
+        worker = begun(setup.name, setup.seed, self._method, made)
         size = self._options.batch_size
         nothing = (np.zeros((size, data.width), np.float32), np.zeros(size, np.int32))
         descend(self._method, worker, self._problem, [nothing] * self._method.batches(worker.shared.directions))
-        self._model.evaluate(theta_0, *nothing)
+        self._model.evaluate(worker.shared.theta, *nothing)
         return worker
 
     def _batch(self, number: int) -> Batch:
@@ -224,12 +225,15 @@ class RbdWorker:
         values["bytes/updates"] = float(self._nbytes)
         values["records/dropped"] = float(self._outgoing.dropped)
         values["speed/steps_per_second"] = self._speed.at(step)
+        self._outgoing.note(step, "train", values | done.watched, plotted=self._is_plotted(step))
+
+    def _is_plotted(self, step: int) -> bool:
+        """Whether TensorBoard gets a point of the round that ends at this step."""
         curve, steps = max(1, self._setup.record.every // CURVE_POINTS), self._method.steps()
-        plotted = step // curve > (step - steps) // curve or step >= self._options.steps
-        self._outgoing.note(step, "train", values, plotted=plotted)
+        return step // curve > (step - steps) // curve or step >= self._options.steps
 
     def _diverged(self, why: str) -> Diverged:
-        text = f"learners.{self._setup.name}: {why} (update.rate was {self._method.rate(self._worker.step):g})"
+        text = f"learners.{self._setup.name}: {why} (update.rate was {self._options.update.rate:g})"
         self._outgoing.log.error(text)
         self._outgoing.finish(STOPPED_SECONDS)
         return Diverged(text)
@@ -250,6 +254,14 @@ class RbdWorker:
             spent=dict(self._account.seconds),
             stopped=self._stopped,
         )
+
+
+def begun(name: str, seed: int, method: "Method", made: Network) -> "Worker":
+    """The worker of one learner of a run (its name, the run's seed) that has done nothing yet."""
+    from learners.models import initial
+    from learners.workers import start
+
+    return start(method, initial(made, derive(seed, "weights", name)), derive(seed, "bases", name))
 
 
 RbdActor = ray.remote(max_concurrency=2, max_restarts=0, enable_task_events=False)(RbdWorker)

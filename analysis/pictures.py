@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 Row = tuple[Union[str, float], ...]
-STYLES = {"measured": "-", "beside": "--", "theory": ":"}
+STYLES = {"measured": "-", "beside": "--", "theory": "--"}
 MANY = 12
 """More lines than that have their legend beside the panel, which it would hide."""
 

@@ -126,7 +126,7 @@ def _mean(learner: Learner, figure: str) -> float:
 
 def correlation(run: Run) -> Sequence[Part]:
     """The cosine between the way down and the gradient, by tensor; one panel per learner."""
-    return _by_learner(run, "correlation", "cosine of update and gradient")
+    return _by_learner(run, "correlation", "update and gradient", "cosine; 1 is straight down")
 
 
 def coordinates(run: Run) -> Sequence[Part]:
@@ -149,22 +149,22 @@ def coordinates(run: Run) -> Sequence[Part]:
 
 def updates(run: Run) -> Sequence[Part]:
     """How far a round moves the weights beside their size, and that size; one panel each per learner."""
-    return [
-        panel._replace(log_y=True)
-        for heading, unit in (("moved", "|update| / |weights|"), ("weights", "root mean square of the weights"))
-        for panel in _by_learner(run, heading, unit)
-    ]
+    moved = _by_learner(run, "moved", "length of the update", "|update| / |weights|")
+    weights = _by_learner(run, "weights", "size of the weights", "root mean square")
+    return [panel._replace(log_y=True) for pair in zip(moved, weights, strict=True) for panel in pair]
 
 
 # ---------------------------------------------------------------- common
 
 
-def _by_learner(run: Run, heading: str, unit: str) -> list[Panel]:
+def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
+    """A panel for each learner that has figures below a heading, by tensor; `all` comes first, in a colour of its own."""
     found = []
     for learner in run.learners:
-        lines = [_line(name, series, i) for i, (name, series) in enumerate(learner.under(heading).items())]
+        tensors = learner.under(heading)
+        lines = [_line(name, series, i + ("all" not in tensors)) for i, (name, series) in enumerate(tensors.items())]
         if lines:
-            found.append(Panel(f"{heading}, {learner.name}", STEPS, unit, tuple(lines)))
+            found.append(Panel(f"{title}: {learner.name}", STEPS, unit, tuple(lines)))
     return found
 
 

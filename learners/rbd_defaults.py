@@ -1,6 +1,7 @@
 """What depends on what: defaults of random bases descent as a study on Fashion-MNIST found them, and what follows.
 
     filled        no option is None any more
+    round_steps   how many steps there are between two updates
     outer_weight  what one message counts
     layout        the compartments, with their directions
 
@@ -79,6 +80,14 @@ def _rate(learner: Union[Rbd, Fpd, Nes, Local], size: int, staleness: int) -> fl
 
 def _weight(learner: Union[Rbd, Fpd, Nes, Local]) -> float:
     return 2.5 if learner.exchange.residual == "local" and not isinstance(learner, Local) else 1.0
+
+
+def round_steps(learner: AnyLearner) -> int:
+    """Training steps between two updates; of filled options."""
+    if has_rounds(learner):
+        assert not isinstance(learner, (Nes, Sgd))
+        return learner.exchange.every or 1
+    return learner.coordinates.continuous if isinstance(learner, Rbd) else 1
 
 
 def outer_weight(learner: AnyLearner) -> float:

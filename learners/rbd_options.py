@@ -298,11 +298,3 @@ def has_rounds(learner: AnyLearner) -> bool:
         return False
     exchange = learner.exchange
     return isinstance(learner, Local) or exchange.residual == "local" or (exchange.every or 1) > 1
-
-
-def round_steps(learner: AnyLearner) -> int:
-    """Training steps between two updates; of filled options."""
-    if has_rounds(learner):
-        assert not isinstance(learner, (Nes, Sgd))
-        return learner.exchange.every or 1
-    return learner.coordinates.continuous if isinstance(learner, Rbd) else 1

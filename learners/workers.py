@@ -17,8 +17,8 @@ from learners.clocks import Name
 from learners.directions import Directions, Drawn, Learned, Past, Whole, dimensions
 from learners.floating import Weights
 from learners.layout import Tensor
-from learners.rbd_defaults import layout, outer_weight
-from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds, round_steps
+from learners.rbd_defaults import layout, outer_weight, round_steps
+from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds
 from learners.rbd_refusals import arithmetic
 from learners.replica import Grid, Replica, Update
 from learners.schedules import rate as scheduled

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from learners import options
+from learners import options, rbd_options
 from learners.batches import Dataset, Split
 from topology import crew, outcome
 from topology.parse import loads
@@ -84,6 +84,7 @@ def test_the_data_is_put_into_the_store_once(shard):
 def test_every_option_is_read():
     """Fault 25: some did nothing. Each is looked at by code that runs, not only by what reads and checks files."""
     only_text = {"options.py", "check.py", "parse.py", "spec.py", "values.py", "tree.py", "draw.py", "view.py"}
+    only_text |= {"rbd_options.py", "rbd_refusals.py"}
     read = {
         node.attr
         for room in ROOMS
@@ -92,9 +93,8 @@ def test_every_option_is_read():
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    kinds = [
-        value for value in vars(options).values() if isinstance(value, type) and issubclass(value, options.Options)
-    ]
+    named = {**vars(options), **vars(rbd_options)}.values()
+    kinds = [value for value in named if isinstance(value, type) and issubclass(value, options.Options)]
     # the defaults are in the learners when a file has been read
     assert {field.name for kind in kinds for field in msgspec.structs.fields(kind)} - read == {"defaults"}
 

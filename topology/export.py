@@ -27,9 +27,7 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
         raise ValueError(f"{out}: the name must end in .keras")
     state, about = checkpoint.unpack(checkpoint.read(found, learner))
     if "shared/clock" in state:
-        raise ValueError(
-            f"{run}: {learner!r} is a worker of random bases; only learners of kind mach can be exported yet"
-        )
+        raise ValueError(f"{run}: {learner!r} is not of kind mach; only these can be exported yet")
     out.parent.mkdir(parents=True, exist_ok=True)
     model(state, about).save(out)
     return out

@@ -16,14 +16,17 @@ from actors import checkpoint
 from actors.data import load
 from learners import batches
 from learners.batches import Dataset
+from learners.layout import Network, laid_out, network
+from learners.options import Mach, Topology
 from learners.seeds import derive
 from learners.watching import Probe
-from topology import parse
+from topology import parse, workers
 
 ROWS = 512
 """Training rows that losses and Hessians are means over, the same for all learners of a run."""
 
 Array = NDArray[Any]
+State = Mapping[str, Array]
 
 
 def probes(run: Path) -> list[Probe]:
@@ -42,12 +45,17 @@ def probes(run: Path) -> list[Probe]:
     topology = parse.load(run / "chain.yaml")
     manifest = json.loads((run / "run.json").read_text())
     dataset = load(topology.data, folder=Path(manifest.get("beside", ".")))
+    topology = workers.completed(topology, dataset.shape, dataset.classes)
     numbers = rows(topology.seed, dataset)
-    return [
-        _mach(name, found.steps[name], checkpoint.unpack(checkpoint.read(found, name))[0], dataset, numbers)
-        for name in topology.learners
-        if name in found.steps
-    ]
+    x_NF = batches.features(dataset.train, numbers, dataset.scale, dataset.offset)
+    given = (x_NF, dataset.train.labels[numbers])
+    made = []
+    for name, learner in topology.learners.items():
+        if name in found.steps:
+            state, _ = checkpoint.unpack(checkpoint.read(found, name))
+            about = (name, found.steps[name], state, dataset)
+            made.append(_mach(*about, *given) if isinstance(learner, Mach) else _worker(topology, *about, *given))
+    return made
 
 
 def rows(seed: int, dataset: Dataset) -> batches.Rows:
@@ -55,19 +63,35 @@ def rows(seed: int, dataset: Dataset) -> batches.Rows:
     return batches.permutation(derive(seed, "probe"), len(dataset.train))[:ROWS]
 
 
-def _mach(name: str, step: int, state: Mapping[str, Array], dataset: Dataset, numbers: batches.Rows) -> Probe:
-    from learners.layout import Network, laid_out
-
+def _mach(name: str, step: int, state: State, dataset: Dataset, x_NF: Array, labels_N: Array) -> Probe:
     weights = [*_part(state, "encoder"), *_part(state, "head")]
-    x_NF = _with_synthetic(state, batches.features(dataset.train, numbers, dataset.scale, dataset.offset))
+    x_NF = _with_synthetic(state, x_NF)
     kinds = ("kernel", "rest")
     tensors = laid_out([(f"{i // 2}/{kinds[i % 2]}", i // 2, kinds[i % 2], w.shape) for i, w in enumerate(weights)])
-    network = Network("dense", x_NF.shape[1:], dataset.classes, tensors)
     theta_D = np.concatenate([w.ravel() for w in weights]).astype(np.float32)
-    return _probe(name, step, network, theta_D, x_NF, dataset.train.labels[numbers])
+    return _probe(name, step, Network("dense", x_NF.shape[1:], dataset.classes, tensors), theta_D, x_NF, labels_N)
 
 
-def _with_synthetic(state: Mapping[str, Array], x_NF: Array) -> Array:
+def _worker(
+    topology: Topology, name: str, step: int, state: State, dataset: Dataset, x_NF: Array, labels_N: Array
+) -> Probe:
+    """At T, which all workers share; along the directions of its next update."""
+    from actors.rbd import begun
+    from learners.directions import Drawn, Learned, Past
+    from learners.workers import Method
+
+    options = topology.workers[name]
+    made = network(options.network, dataset.shape, dataset.classes)
+    method = Method(options, made.tensors)
+    worker = begun(name, topology.seed, method, made).restore(state)
+    theta, directions = worker.shared.theta, worker.shared.directions
+    if not isinstance(directions, (Drawn, Learned, Past)) or not directions.parts:  # whole weights, whole gradients
+        return _probe(name, step, made, theta, x_NF, labels_N)
+    basis = None if isinstance(directions, Past) else directions.basis
+    return _probe(name, step, made, theta, x_NF, labels_N, directions=directions, name=worker.name, basis=basis)
+
+
+def _with_synthetic(state: State, x_NF: Array) -> Array:
     """The encoder's input: features, and what the synthetic input makes of them."""
     layers = _part(state, "synthetic")
     imagined = x_NF
@@ -76,20 +100,18 @@ def _with_synthetic(state: Mapping[str, Array], x_NF: Array) -> Array:
     return np.concatenate([x_NF, imagined], axis=1) if layers else x_NF
 
 
-def _part(state: Mapping[str, Array], part: str) -> list[Array]:
+def _part(state: State, part: str) -> list[Array]:
     count = sum(name.startswith(f"{part}/") for name in state)
     return [state[f"{part}/{i}"] for i in range(count)]
 
 
-def _probe(
-    name: str, step: int, network: Any, theta_D: Array, x_NF: Array, labels_N: Array, **directions: Any
-) -> Probe:
+def _probe(learner: str, step: int, made: Network, theta_D: Array, x_NF: Array, labels_N: Array, **along: Any) -> Probe:
     from learners.curvature import Curvature
     from learners.models import Model
 
-    model, curvature = Model(network), Curvature(network, x_NF, labels_N)
+    model, curvature = Model(made), Curvature(made, x_NF, labels_N)
 
     def loss(theta: Array) -> float:
         return model.evaluate(theta, x_NF, labels_N)[0]
 
-    return Probe(name, step, len(x_NF), theta_D, loss, partial(curvature.product, theta_D), **directions)
+    return Probe(learner, step, len(x_NF), theta_D, loss, partial(curvature.product, theta_D), **along)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from learners.coordinates import payload_bytes
 from learners.layout import Network, network
 from learners.options import Topology
-from learners.rbd_defaults import filled, layout
-from learners.rbd_options import AnyLearner, Local, Rbd, Sgd, round_steps
+from learners.rbd_defaults import filled, layout, round_steps
+from learners.rbd_options import AnyLearner, Local, Rbd, Sgd
 from learners.rbd_refusals import arithmetic, refusals
 
 Finding = tuple[str, str]

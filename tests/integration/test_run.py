@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing import event_file_loader
 
+from actors import checkpoint
+
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
 
@@ -89,6 +91,48 @@ def test_fashion_runs(machworks, cluster):
     )
     assert run.status() == 0, run.err
     assert [reached["steps"] for reached in run.json["learners"].values()] == [10, 10, 10]
+
+
+def test_a_worker_of_random_bases_learns_and_is_checkpointed_as_a_chain_is(machworks, cluster, records):
+    run = machworks("run", CHAINS / "rbd.yaml", "--set", "checkpoint.every=500", "--json", "--address", cluster)
+    assert run.status() == 0, run.err
+    folder, reached = Path(run.json["run"]), run.json["learners"]["worker"]
+    assert (reached["status"], reached["steps"]) == ("done", 2000) and reached["accuracies"]["test/accuracy"] > 0.9
+    assert reached["bytes"] == {"updates": 200 * 126} and reached["counts"]["updates"] == 200
+    found = records(folder, "worker")
+    assert [r["step"] for r in found if r["kind"] == "train"] == list(range(10, 2001, 10))
+    assert [r["step"] for r in found if r["kind"] == "evaluate"] == list(range(200, 2000, 200))
+    assert steps_in_tensorboard(folder, "worker", "update/correlation") == list(range(20, 2001, 20))
+    assert steps_in_tensorboard(folder, "worker", "test/accuracy") == [2000]
+    written, ignored = checkpoint.newest(folder / "checkpoints")
+    assert written.steps == {"worker": 2000} and ignored == []
+    assert "dimensions: 1000" in (folder / "chain.yaml").read_text()  # with all defaults
+    status = machworks("status", folder, "--json")
+    assert status.status() == 0 and status.json["learners"]["worker"]["test/accuracy"] > 0.9
+    refused = machworks("export", folder, "worker")
+    assert refused.status() == 2 and "only these can be exported yet" in refused.err
+
+
+def test_a_worker_that_was_interrupted_is_resumed_to_the_same_figures(machworks, cluster, records, tmp_path):
+    def finals(folder):
+        return [
+            {key: value for key, value in record["values"].items() if "accuracy" in key or "loss" in key}
+            for record in records(folder, "worker")
+            if record["kind"] == "final"
+        ]
+
+    sets = ("--set", "learners.worker.steps=8000", "--set", "checkpoint.every=0", "--address", cluster, "--json")
+    whole = machworks("run", CHAINS / "rbd.yaml", *sets)
+    broken = machworks("run", CHAINS / "rbd.yaml", *sets)
+    broken.says("; run folder")
+    broken.signal(signal.SIGTERM)
+    assert broken.status() == 130 and whole.status() == 0, broken.err + whole.err
+    assert 0 < broken.json["learners"]["worker"]["steps"] < 8000
+    resumed = machworks("resume", broken.json["run"], "--address", cluster, "--json")
+    assert resumed.status() == 0, resumed.err
+    assert finals(broken.json["run"]) == finals(whole.json["run"]) != []
+    steps = [r["step"] for r in records(broken.json["run"], "worker") if r["kind"] == "train"]
+    assert steps == list(range(10, 8001, 10))
 
 
 def test_messages_of_10_mb_pass_a_store_of_80(machworks, chain, cluster):

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learners.curvature import Curvature
-from learners.models import Model, initial, network
+from learners.layout import network
+from learners.models import Model, initial
 
 
 def data(example, rows, seed=0):

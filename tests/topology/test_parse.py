@@ -518,7 +518,7 @@ UNLIKE = {
     "learners.top.optimizer.name": "sgd",
     "learners.top.optimizer.schedule": "cosine",
     "learners.top.optimizer.decay": "decoupled",
-    "learners.top.exchange.in_flight": 3,
+    "learners.top.exchange.in_flight": 2,
 }
 
 

@@ -1,0 +1,160 @@
+"""Run files with workers of random bases: what is read, refused, completed and planned."""
+
+import io
+import json
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from learners.options import kind_of
+from topology import draw, parse, workers
+from topology.plan import as_json, plan, render
+
+HEAD = "version: 1\nname: x\n"
+EXAMPLE, CLASSES = (8, 8), 10
+#: one of every kind, with options of each group that are not the default
+FULL = """
+data: {name: fashion_mnist}
+defaults: {steps: 100, batch_size: 16, resources: {cpus: 1}}
+learners:
+  a:
+    kind: rbd
+    network: base_conv
+    basis: {dimensions: 64, distribution: hadamard, redraw: 2, compartments: {by: size, size: 50000, share: equal}}
+    coordinates: {transform: minmax, keep: best, fraction: 0.5}
+    exchange: {every: 5, residual: none, precision: int8, mode: sync, max_staleness: 3, same_data: true, bits: 24}
+    update: {rate: 0.2, schedule: piecewise, at: [0.5, 0.75], factor: 0.5, warmup: 10, weight: 2, on_nan: skip}
+  b:
+    kind: fpd
+    basis: {compartments: layer, normalize: column, keep: true}
+    update: {plain: {first: 2, last: 2, rate: 0.05}, correlation: {plain_below: 0.1, scale: true, surgeon: 0.01}}
+  c: {kind: nes, basis: {antithetic: true}, offspring: {sigma: 0.1, batches: shared}}
+  d: {kind: sgd, update: {momentum: 0.9, nesterov: true}, exchange: {mode: sync}}
+  e: {kind: local, exchange: {every: 20}}
+  f: {kind: rbd, basis: {learn: {redraw: large, fraction: 0.25, every: 2}}, exchange: {residual: none}}
+  m: {kind: mach}
+"""
+
+
+def problems(text: str, *overrides: str) -> dict[str, str]:
+    """Messages by key path."""
+    with pytest.raises(parse.Problems) as caught:
+        parse.loads(HEAD + text, overrides=overrides)
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def one(options: str) -> str:
+    return f"learners:\n  w: {{{options}}}\n"
+
+
+# ---------------------------------------------------------------- read
+
+
+def test_every_kind_is_read_beside_a_chain_and_what_is_resolved_loads_back_to_it() -> None:
+    run = parse.loads(HEAD + FULL)
+    assert [kind_of(learner) for learner in run.learners.values()] == "rbd fpd nes sgd local rbd mach".split()
+    assert run.learners["a"].update.at == (0.5, 0.75) and run.learners["a"].basis.compartments.share == "equal"
+    assert {(one.steps, one.batch_size, one.cpus) for one in run.learners.values()} == {(100, 16, 1.0)}
+    assert parse.loads(parse.resolved(run)).learners == run.learners
+    filled = workers.completed(run, (28, 28), 10)
+    assert parse.loads(parse.resolved(filled)).learners == filled.learners
+    assert workers.completed(filled, (28, 28), 10) == filled
+
+
+def test_the_schema_takes_every_kind_and_knows_their_keys() -> None:
+    check = jsonschema.Draft202012Validator(parse.schema())
+    base = {"version": 1, "name": "x"}
+    for kind in ("rbd", "fpd", "nes", "sgd", "local"):
+        assert check.is_valid({**base, "learners": {"w": {"kind": kind, "update": {"rate": 0.1}}}})
+        assert not check.is_valid({**base, "learners": {"w": {"kind": kind, "hidden": [3]}}})
+    assert not check.is_valid({**base, "learners": {"w": {"kind": "sgd", "basis": {}}}})
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
+    text = HEAD + (
+        "learners:\n"
+        "  w:\n"
+        "    kind: rbd\n"
+        "    hidden: [3]\n"
+        "    basis: {dimension: 5, distribution: bernoulli}\n"
+        "    update: {lr: 3}\n"
+        "    exchange: {precision: int2}\n"
+        "  v: {kind: rbdd}\n"
+    )
+    with pytest.raises(parse.Problems) as caught:
+        parse.loads(text, "x.yaml")
+    found = [(problem.line, problem.path) for problem in caught.value.problems]
+    paths = ["hidden", "basis.dimension", "basis.distribution", "update.lr", "exchange.precision"]
+    assert found == [
+        *zip((6, 7, 7, 8, 9), (f"learners.w.{path}" for path in paths), strict=True),
+        (10, "learners.v.kind"),
+    ]
+    said = " ".join(problem.message for problem in caught.value.problems)
+    for words in ("it goes with kind: mach", "did you mean 'dimensions'", "did you mean 'rate'", "'rbd'", "int8, sign"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    "text, path, words",
+    [
+        (one("kind: rbd, replicas: 4"), "learners.w.replicas", "4 workers can't go together yet"),
+        (one("kind: sgd, network: 'my:net'"), "learners.w.network", "can't be trained yet; give dense or base_conv"),
+        (one("kind: rbd, network: base_conv"), "learners.w.network", "18 x 18 or more; found (8, 8)"),
+        (one("kind: rbd, steps: 1003"), "learners.w.steps", "not whole rounds of 10 steps each; 1000 or 1010 are"),
+        (one("kind: local, steps: 20"), "learners.w.steps", "rounds of 50 steps each; 50 are"),
+        (
+            one("kind: rbd, basis: {dimensions: 9999}"),
+            "learners.w.basis.dimensions",
+            "9999 directions for 9610 weights",
+        ),
+        (one("kind: fpd, exchange: {residual: local}"), "learners.w.exchange.residual", "give residual: none"),
+        (one("kind: sgd, update: {warmup: 2000}"), "learners.w.update.warmup", "more than the learner's 1000 steps"),
+        (one("kind: sgd, basis: {}"), "learners.w.basis", "it goes with kind: rbd or fpd or nes"),
+        (one("basis: {dimensions: 5}"), "learners.w", "its kind is missing; add kind: mach or rbd or fpd"),
+        (one("kind: sgd, resources: {CPU: 1}"), "learners.w.resources.CPU", "did you mean 'cpus'?"),
+        ("defaults: {hidden: [3]}\n" + one("kind: sgd"), "defaults.hidden", "no learner of this file takes it"),
+        (one("kind: sgd") + "  m: {kind: mach, child: w}\n", "learners.m.child", "'w' has no embedding to ask for"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(text: str, path: str, words: str) -> None:
+    found = problems(text)
+    assert found.keys() == {path} and words in found[path]
+
+
+def test_what_depends_on_data_without_a_name_is_refused_when_it_has_been_read() -> None:
+    run = parse.loads(HEAD + "data: {name: x.npz}\n" + one("kind: rbd, network: base_conv, steps: 7"))
+    with pytest.raises(ValueError, match=r"learners\.w\.network: base_conv takes images"):
+        workers.completed(run, (8, 8), 3)
+    with pytest.raises(ValueError, match=r"learners\.w\.steps: 7 are not whole rounds of 10 steps each; 10 are"):
+        workers.completed(run, (28, 28), 3)
+
+
+# ---------------------------------------------------------------- planned
+
+
+def test_the_plan_says_what_an_update_takes_and_why_sums_are_exact_or_float() -> None:
+    text = "learners:\n  w: {kind: rbd}\n  v: {kind: sgd}\n  u: {kind: local, update: {momentum: 0.9}}\n"
+    run = workers.completed(parse.loads(HEAD + text), EXAMPLE, CLASSES)
+    made = plan(run, EXAMPLE, CLASSES, 1)
+    w, v, u = made.updates
+    assert (w.coordinates, w.precision, w.every, w.size, w.arithmetic) == (1000, "sign", 10, 126, "exact")
+    assert (v.coordinates, v.precision, v.every, v.size, v.arithmetic) == (9610, "float32", 1, 8 + 4 * 9610, "float")
+    assert (u.every, u.size, u.arithmetic) == (50, 1 + 9610, "float") and "update.momentum" in u.why
+    assert [row.kind for row in made.rows] == ["rbd", "sgd", "local"] and made.parameters == 3 * 9610
+    assert [row.memory for row in made.rows] == [9610 * size for size in (4 + 4 + 8, 4, 4 + 4)]
+    assert made.data == "No learner asks another: nothing leaves a host."
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(made))
+    printed = console.file.getvalue()
+    assert "12.6" in printed and "exact: sums of integers" in printed and "9,610" in printed
+    assert json.loads(json.dumps(as_json(made)))["updates"][0]["size"] == 126
+
+
+def test_a_worker_is_drawn_alone() -> None:
+    run = parse.loads(HEAD + one("kind: nes") + "  m: {kind: mach}\n")
+    assert draw.text(run).splitlines()[0] == "w  nes on dense, 1000 steps of 32"
+    assert "-->" not in draw.mermaid(run) and "nes on dense" in draw.mermaid(run) and "nes on dense" in draw.dot(run)
