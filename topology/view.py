@@ -1,8 +1,10 @@
 """What a run looks like on a terminal: a live table or plain lines, and the summary at the end."""
 
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 from rich.console import Console
@@ -26,7 +28,8 @@ class View:
 
     def __init__(self, steps: Mapping[str, int], *, plain: bool, quiet: bool) -> None:
         self._steps = dict(steps)
-        self._console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+        stream: Any = _Unheard(sys.stderr if quiet else sys.stdout)
+        self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._table = self._console.is_terminal and not plain and not quiet
         self._live: Optional[RichLive] = None
         self._last = 0.0
@@ -54,13 +57,51 @@ class View:
                 self.tell("  ".join(f"{title} {cell}" for title, cell in cells))
 
     def _renew(self, live: Live) -> None:
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        for title in _COLUMNS:
+            table.add_column(title, no_wrap=title in ("learner", "step"))  # on a narrow terminal the titles give way
         for name, steps in self._steps.items():
             table.add_row(*_row(name, live.get(name, {}), steps))
         if self._live is None:
             self._live = RichLive(table, console=self._console, auto_refresh=False)
             self._live.start()
         self._live.update(table, refresh=True)
+
+
+class _Unheard:
+    """A stream that may go: its reader, its terminal, the room on its disk. The run goes on and keeps its log."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """As of a file; what can't be said is not said."""
+        with self._giving_up():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As of a file."""
+        with self._giving_up():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            silence(self._stream)
+
+
+def silence(stream: Any) -> None:
+    """What is written to a stream from now on, and what it still holds, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):  # no file of the system
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 _COLUMNS = ("learner", "step", "steps/s", "accuracy", "synthetic", "staleness", "fall-backs", "sent", "received")
@@ -118,7 +159,10 @@ def summary(outcome: Mapping[str, Any]) -> Table:
 
 def printed(what: Any, *, error: bool = False) -> None:
     """Print a rich renderable or text; where nobody watches, tables are as wide as they need to be."""
-    console = Console(file=sys.stderr if error else sys.stdout, highlight=False, soft_wrap=True)
+    stream = sys.stderr if error else sys.stdout
+    console = Console(file=stream, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 200
-    console.print(what, markup=False) if isinstance(what, str) else console.print(what)
+    with console.capture() as rendered:  # on a broken pipe the console itself would end the process
+        console.print(what, markup=False) if isinstance(what, str) else console.print(what)
+    stream.write(rendered.get())

@@ -324,9 +324,30 @@ def test_bench_hands_options_on(says, monkeypatch):
     assert command[1:] == ["-m", "benchmarks.fashion", "--json", "--seeds", "1"] and cwd == CHECKOUT
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    command = [sys.executable, "-m", "topology.cli", "validate", "--schema"]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+@pytest.mark.parametrize(
+    "command", [("validate", "--schema"), ("validate", CHAINS / "digits.yaml"), ("status", "--all")]
+)
+def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
+    """More than a buffer holds, or less: then the last flush meets the broken pipe."""
+    folder(tmp_path / "runs", "one")
+    with started(command, tmp_path, stdout=subprocess.PIPE) as writer:
         writer.stdout.close()
         assert writer.stderr.read() == ""
         assert writer.wait(60) == 0
+
+
+def test_standard_output_on_a_full_disk_is_said(tmp_path):
+    with open("/dev/full", "w") as full, started(("validate", CHAINS / "digits.yaml"), tmp_path, stdout=full) as writer:
+        assert writer.stderr.read() == "standard output: No space left on device\n"
+        assert writer.wait(60) == 1
+
+
+def started(command, cwd, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "topology.cli", *map(str, command)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
