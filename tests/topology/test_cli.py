@@ -257,6 +257,28 @@ def test_status_without_runs_and_of_something_else(says, tmp_path):
     assert status == 2 and f"{tmp_path / 'run.json'}: not readable" in err
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[]", "not a run's"), ('{"state": "ended"}', "not a run's"), (None, "format 2, where 1 is known")],
+)
+@pytest.mark.parametrize("command", ["status", "resume"])
+def test_a_run_folder_of_another_version_is_refused_in_words(says, tmp_path, command, content, words):
+    run = folder(tmp_path, "later")
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(content or json.dumps(manifest | {"format": 2}))
+    status, out, err = says(command, run)
+    assert status == 2 and not out and err.startswith(f"{run / 'run.json'}: {words}")
+
+
+def test_a_folder_for_runs_that_cannot_be_written_is_refused_before_anything_starts(says, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    status, out, err = says("run", CHAINS / "digits.yaml", "--runs", tmp_path / "file" / "runs")
+    assert status == 2 and not out and f"{tmp_path / 'file'} is a file" in err
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    status, out, err = says("run", CHAINS / "digits.yaml", "--runs", tmp_path / "runs")
+    assert status == 2 and not out and f"{tmp_path} can't be written to" in err
+
+
 @pytest.mark.parametrize("command", [("status",), ("resume",), ("stop",), ("export", "top")], ids=lambda c: c[0])
 def test_what_is_no_run_folder_is_said_with_how_to_find_one(says, tmp_path, command):
     status, out, err = says(command[0], tmp_path, *command[1:])
