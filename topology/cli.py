@@ -5,6 +5,7 @@ Exit status: 0 done, 1 a learner failed for good or records could not be written
 """
 
 import argparse
+import errno
 import json
 import os
 import shlex
@@ -30,19 +31,33 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(given)
     arguments.given = given
+    if sys.stdout is None:  # closed by the caller; the next file to be opened would take its place
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        return arguments.command(arguments)
+        status = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return status
     except ValueError as error:  # what people gave: a file, a key, a cluster that lacks something
         return _refused(arguments, error)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
+        if isinstance(error, BrokenPipeError) or (error.errno == errno.ENOSPC and error.filename is None):
+            return _unsaid(error)
         if error.filename is None:
             raise
         return _refused(arguments, ValueError(f"{error.filename}: {error.strerror}"))
+
+
+def _unsaid(error: OSError) -> int:
+    """Standard output has taken no more: its reader, such as `head`, has seen enough, or its disk is full."""
+    from topology import view
+
+    view.silence(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return 0
+    print(f"standard output: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _refused(arguments: Arguments, error: ValueError) -> int:
@@ -94,9 +109,20 @@ def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -
     steps = {name: learner.steps for name, learner in topology.learners.items()}
     with view.View(steps, plain=arguments.plain, quiet=arguments.json) as shown:
         outcome = go(address=arguments.address, tell=_and_notify(arguments, shown.tell), show=shown.show)
+    try:
+        _sum_up(arguments, outcome)
+        sys.stdout.flush()
+    except OSError as error:
+        return int(outcome.status) or _unsaid(error)
+    return int(outcome.status)
+
+
+def _sum_up(arguments: Arguments, outcome: Any) -> None:
+    from topology import view
+
     if arguments.json:
         print(json.dumps(outcome.as_json()))
-        return int(outcome.status)
+        return
     view.printed(view.summary(outcome.as_json()))
     for name, reached in outcome.learners.items():
         if reached.missing:
@@ -107,7 +133,6 @@ def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -
         view.printed(problem, error=True)
     short = shlex.quote(_short(outcome.folder))
     view.printed(f"\nrun folder   {outcome.folder}\nlook at it   machworks tensorboard {short}")
-    return int(outcome.status)
 
 
 def _detached(arguments: Arguments) -> int:

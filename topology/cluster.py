@@ -37,7 +37,8 @@ def refuse(complaints: Sequence[object]) -> None:
 def connected(address: Optional[str]) -> Iterator[Any]:
     """Ray, connected to the cluster at `address`, or to a fresh one on this machine that ends with the block.
 
-    A connection that the caller has already is used, and left as it is. SIGTERM is an interrupt here, like Ctrl-C.
+    A connection that the caller has already is used, and left as it is. SIGTERM and SIGHUP are
+    interrupts here, like Ctrl-C.
 
     Raises:
         Refused: nothing answers at `address`, or it is not a Ray that we can talk to.
@@ -47,7 +48,7 @@ def connected(address: Optional[str]) -> Iterator[Any]:
     import ray
 
     guarding = guard.watching() if is_fresh(address) else nullcontext("")
-    with _sigterm_interrupts() as listen, guarding as mark:
+    with _signals_interrupt() as listen, guarding as mark:
         if address is None and not is_fresh(address):
             yield ray
             return
@@ -81,24 +82,32 @@ def _knock(address: str) -> None:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[Callable[[], None]]:
-    """Until the end of the block SIGTERM raises KeyboardInterrupt; the function given sets it so anew."""
+def _signals_interrupt() -> Iterator[Callable[[], None]]:
+    """Until the end of the block SIGTERM raises KeyboardInterrupt; the function given sets it so anew.
+
+    And SIGHUP, once: a terminal that closes may send it several times. Who ignores it (nohup) goes on ignoring it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None  # other threads may not say what signals do
         return
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     def listen() -> None:
         signal.signal(signal.SIGTERM, interrupt)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     listen()
+    if before[signal.SIGHUP] is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupt)
     try:
         yield listen
     finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def is_fresh(address: Optional[str]) -> bool:

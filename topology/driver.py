@@ -52,6 +52,7 @@ def run(
         ValueError: the data can't be had, or the run can't start here (`Refused`); nothing was started then.
         KeyboardInterrupt: Ctrl-C or SIGTERM before there was a run; later ones end it with status 130.
     """
+    refuse(_unwritable(runs))
 
     def folder(topology: Topology) -> Path:
         try:
@@ -123,6 +124,16 @@ def _go(
         with _journal(folder, tell) as told:
             crew = partial(Crew, ray, topology, dataset, folder)
             return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()
+
+
+def _unwritable(runs: Path) -> list[str]:
+    """What is wrong with the folder in which a run folder is to be made, as far as can be seen before."""
+    there = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return [f"{runs}: no run folder can be made there: {there} is a file; --runs names another folder"]
+    if not os.access(there, os.W_OK | os.X_OK):
+        return [f"{runs}: no run folder can be made there: {there} can't be written to; --runs names another folder"]
+    return []
 
 
 @contextmanager

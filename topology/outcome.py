@@ -16,6 +16,8 @@ import msgspec
 
 from learners.options import Topology
 
+FORMAT = 1
+"""Of run folders."""
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses of a run."""
 
@@ -126,7 +128,7 @@ def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) ->
     packages = ("machworks", "ray", "tensorflow", "numpy", "tensorboardX")
     content = {
         **before,
-        "format": 1,
+        "format": FORMAT,
         "name": topology.name,
         "seed": topology.seed,
         "host": platform.node(),

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from rich.table import Table
 
 from learners.records import Record, lines
-from topology.outcome import born
+from topology.outcome import FORMAT, born
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -63,6 +63,10 @@ def read(folder: Path) -> dict[str, Any]:
         content = json.loads(manifest.read_text())
     except ValueError as error:
         raise ValueError(f"{manifest}: not readable: {error}") from error
+    if not isinstance(content, dict) or not content.keys() >= {"state", "host", "process", "born"}:
+        raise ValueError(f"{manifest}: not a run's: it lacks state, host, process or born")
+    if content.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{manifest}: format {content['format']}, where {FORMAT} is known: another machworks wrote it")
     learners = {path.stem: _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))}
     known = [figures["incarnation"] for figures in learners.values() if "incarnation" in figures]
     return {

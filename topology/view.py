@@ -1,8 +1,10 @@
 """What a run looks like on a terminal: a live table or plain lines, and the summary at the end."""
 
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import compress
 from typing import Any, Optional
 
@@ -27,7 +29,8 @@ class View:
 
     def __init__(self, steps: Mapping[str, int], *, plain: bool, quiet: bool) -> None:
         self._steps = dict(steps)
-        self._console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+        stream: Any = _Unheard(sys.stderr if quiet else sys.stdout)
+        self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._table = self._console.is_terminal and not plain and not quiet
         self._live: Optional[RichLive] = None
         self._last = 0.0
@@ -61,6 +64,42 @@ class View:
             self._live = RichLive(table, console=self._console, auto_refresh=False)
             self._live.start()
         self._live.update(table, refresh=True)
+
+
+class _Unheard:
+    """A stream that may go: its reader, its terminal, the room on its disk. The run goes on and keeps its log."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """As of a file; what can't be said is not said."""
+        with self._giving_up():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As of a file."""
+        with self._giving_up():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            silence(self._stream)
+
+
+def silence(stream: Any) -> None:
+    """What is written to a stream from now on, and what it still holds, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):  # no file of the system
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 _COLUMNS = (
@@ -114,7 +153,9 @@ def _kept(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[st
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     head, *kept = _kept(titles, rows)
-    table = Table(*head, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for title in head:
+        table.add_column(title, no_wrap=title in ("learner", "step"))  # on a narrow terminal the others give way
     for row in kept:
         table.add_row(*row)
     return table
@@ -150,7 +191,10 @@ def summary(outcome: Mapping[str, Any]) -> Table:
 
 def printed(what: Any, *, error: bool = False) -> None:
     """Print a rich renderable or text; where nobody watches, tables are as wide as they need to be."""
-    console = Console(file=sys.stderr if error else sys.stdout, highlight=False, soft_wrap=True)
+    stream = sys.stderr if error else sys.stdout
+    console = Console(file=stream, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 200
-    console.print(what, markup=False) if isinstance(what, str) else console.print(what)
+    with console.capture() as rendered:  # on a broken pipe the console itself would end the process
+        console.print(what, markup=False) if isinstance(what, str) else console.print(what)
+    stream.write(rendered.get())

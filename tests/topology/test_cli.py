@@ -257,6 +257,28 @@ def test_status_without_runs_and_of_something_else(says, tmp_path):
     assert status == 2 and f"{tmp_path / 'run.json'}: not readable" in err
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[]", "not a run's"), ('{"state": "ended"}', "not a run's"), (None, "format 2, where 1 is known")],
+)
+@pytest.mark.parametrize("command", ["status", "resume"])
+def test_a_run_folder_of_another_version_is_refused_in_words(says, tmp_path, command, content, words):
+    run = folder(tmp_path, "later")
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(content or json.dumps(manifest | {"format": 2}))
+    status, out, err = says(command, run)
+    assert status == 2 and not out and err.startswith(f"{run / 'run.json'}: {words}")
+
+
+def test_a_folder_for_runs_that_cannot_be_written_is_refused_before_anything_starts(says, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    status, out, err = says("run", CHAINS / "digits.yaml", "--runs", tmp_path / "file" / "runs")
+    assert status == 2 and not out and f"{tmp_path / 'file'} is a file" in err
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    status, out, err = says("run", CHAINS / "digits.yaml", "--runs", tmp_path / "runs")
+    assert status == 2 and not out and f"{tmp_path} can't be written to" in err
+
+
 @pytest.mark.parametrize("command", [("status",), ("resume",), ("stop",), ("export", "top")], ids=lambda c: c[0])
 def test_what_is_no_run_folder_is_said_with_how_to_find_one(says, tmp_path, command):
     status, out, err = says(command[0], tmp_path, *command[1:])
@@ -324,9 +346,30 @@ def test_bench_hands_options_on(says, monkeypatch):
     assert command[1:] == ["-m", "benchmarks.fashion", "--json", "--seeds", "1"] and cwd == CHECKOUT
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    command = [sys.executable, "-m", "topology.cli", "validate", "--schema"]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+@pytest.mark.parametrize(
+    "command", [("validate", "--schema"), ("validate", CHAINS / "digits.yaml"), ("status", "--all")]
+)
+def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
+    """More than a buffer holds, or less: then the last flush meets the broken pipe."""
+    folder(tmp_path / "runs", "one")
+    with started(command, tmp_path, stdout=subprocess.PIPE) as writer:
         writer.stdout.close()
         assert writer.stderr.read() == ""
         assert writer.wait(60) == 0
+
+
+def test_standard_output_on_a_full_disk_is_said(tmp_path):
+    with open("/dev/full", "w") as full, started(("validate", CHAINS / "digits.yaml"), tmp_path, stdout=full) as writer:
+        assert writer.stderr.read() == "standard output: No space left on device\n"
+        assert writer.wait(60) == 1
+
+
+def started(command, cwd, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "topology.cli", *map(str, command)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
