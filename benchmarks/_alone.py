@@ -254,3 +254,41 @@ def spread(accuracies: Sequence[float]) -> str:
     if len(accuracies) < 2:
         return f"{np.mean(accuracies):.2f}"
     return f"{np.mean(accuracies):.2f} +-{np.std(accuracies, ddof=1):.2f}"
+
+
+# ---------------------------------------------------------------- rates
+
+
+TUNING_SEED = 100
+"""No table has it."""
+
+
+def candidate(learner: AnyLearner, epochs: float, dataset: str, top: int = 0) -> Setting:
+    """A run that is measured on the rows set apart."""
+    return Setting(learner=learner, epochs=epochs, seed=TUNING_SEED, dataset=dataset, validation=True, top=top)
+
+
+def compared(tried: Sequence[tuple[str, Setting]], folder: Path, processes: int, place: str) -> _report.Measured:
+    """What every candidate reaches on the rows set apart, a line for each name, the best in bold."""
+    found: dict[tuple[str, float], dict[str, float]] = {}
+    done = results([setting for _, setting in tried], folder, processes)
+    for (name, setting), run in zip(tried, done, strict=True):
+        found.setdefault((name, setting.epochs), {})[described(setting.learner)] = run.accuracy
+    rows = []
+    for (name, epochs), ways in found.items():
+        best = max(ways.values())
+        cells = [f"**{way}: {value:.2f}**" if value == best else f"{way}: {value:.2f}" for way, value in ways.items()]
+        rows.append((name, f"{epochs:g}", "; ".join(cells)))
+    figures = {name.replace(" ", "_"): max(ways.values()) for (name, _), ways in found.items()}
+    head = ("points", "epochs", "rate and what goes with it: validation accuracy, %")
+    return _report.Measured(figures, _report.table(head, rows), place)
+
+
+def described(learner: AnyLearner) -> str:
+    """Rate, schedule, and what goes with them."""
+    step = learner.update
+    parts = [f"{step.rate:g}", str(step.schedule)]
+    parts += [f"w {step.weight:g}"] if step.weight else []
+    parts += [f"momentum {step.momentum:g}"] if step.momentum else []
+    parts += [f"sigma {learner.offspring.sigma:g}"] if isinstance(learner, Nes) else []
+    return ", ".join(parts)

@@ -26,7 +26,6 @@ EPOCHS = {"dense": 160.0, "base_conv": 10.0}
 SEEDS = {"dense": (0, 1, 2), "base_conv": (0,)}
 TUNING = {"dense": (10.0, 40.0), "base_conv": (2.0, 10.0)}
 """Epochs of a candidate, and of one of nes: those of nes are so short."""
-TUNING_SEED = 100
 ORIGINAL = {"dense": (0.5, 0.25), "base_conv": (0.125, 0.0625)}
 """Rates of rbd and sgd: 32 times 2^-6 and 2^-7, 2^-8 and 2^-9; the page that they are from names no schedule."""
 PUBLISHED = {
@@ -163,21 +162,12 @@ def _row(name: str, published: float | None, runs: Sequence[Result]) -> Sequence
     per_step = 1e3 * sum(run.seconds for run in runs) / max(1, sum(run.steps for run in runs))
     return (
         f"`{name}`",
-        described(run.setting.learner),
+        _alone.described(run.setting.learner),
         _alone.spread([run.accuracy for run in runs]),
         f"{published:g}" if published else "",
         f"{run.payload / 1e6:.3g}",
         f"{per_step:.2f}",
     )
-
-
-def described(learner: AnyLearner) -> str:
-    """Rate, schedule, and what goes with them."""
-    step = learner.update
-    parts = [f"{step.rate:g}", str(step.schedule)]
-    parts += [f"w {step.weight:g}"] if step.weight else []
-    parts += [f"sigma {learner.offspring.sigma:g}"] if isinstance(learner, Nes) else []
-    return ", ".join(parts)
 
 
 # ---------------------------------------------------------------- rates
@@ -186,35 +176,17 @@ def described(learner: AnyLearner) -> str:
 def tune(arguments: argparse.Namespace) -> _report.Measured:
     """Accuracy of every candidate on the rows set apart."""
     tried = [
-        (network, row, learner)
+        (f"{network} {row}", _alone.candidate(learner, arguments.epochs or _epochs(network, row), arguments.dataset))
         for network in arguments.network
         for row, learners in candidates(network).items()
         for learner in learners
         if row in arguments.rows
     ]
-    settings = [
-        Setting(
-            learner=learner,
-            epochs=arguments.epochs or TUNING[network][row == "nes"],
-            seed=TUNING_SEED,
-            dataset=arguments.dataset,
-            validation=True,
-        )
-        for network, row, learner in tried
-    ]
-    done = _alone.results(settings, arguments.results, arguments.processes)
-    accuracies: dict[tuple[str, str], dict[str, float]] = {}
-    for (network, row, learner), run in zip(tried, done, strict=True):
-        accuracies.setdefault((network, row), {})[described(learner)] = run.accuracy
-    lines = []
-    for (network, row), found in accuracies.items():
-        best = max(found.values())
-        cells = [f"**{way}: {value:.2f}**" if value == best else f"{way}: {value:.2f}" for way, value in found.items()]
-        epochs = arguments.epochs or TUNING[network][row == "nes"]
-        lines.append((network, f"`{row}`", f"{epochs:g}", "; ".join(cells)))
-    head = ("network", "row", "epochs", "candidate: validation accuracy, %")
-    figures = {f"{network}_{row}": max(found.values()) for (network, row), found in accuracies.items()}
-    return _report.Measured(figures, _report.table(head, lines), "rbd-table-rates")
+    return _alone.compared(tried, arguments.results, arguments.processes, "rbd-table-rates")
+
+
+def _epochs(network: str, row: str) -> float:
+    return TUNING[network][row == "nes"]
 
 
 def _parser() -> argparse.ArgumentParser:
