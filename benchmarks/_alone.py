@@ -62,7 +62,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[tuple[float, float]]  #: (epoch, accuracy of the shared weights), from the start to the end
     steps: int  #: training steps; of nes updates
     payload: int  #: bytes sent in all, without headers
-    seconds: float  #: of training, without evaluation
+    seconds: float  #: of processor time, for training alone
     diverged: str = ""  #: why it has ended before its end
 
     @property
@@ -99,7 +99,7 @@ def train(setting: Setting) -> Result:
     worker, payload, seconds, diverged = task.worker, 0, 0.0, ""
     curve = [task.point(worker)]
     for end in task.ends:
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             while worker.step < end:
                 worker, sent = task.round(worker)
@@ -107,7 +107,7 @@ def train(setting: Setting) -> Result:
         except Diverged as error:
             diverged = str(error)
             break
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         curve.append(task.point(worker))
     return Result(
         setting=setting,

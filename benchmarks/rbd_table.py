@@ -152,7 +152,7 @@ def _section(network: str, found: Mapping[str, Sequence[Result]], folder: Path) 
     seeds = max(len(runs) for runs in found.values())
     head = f"{network}, {setting.dataset}: {setting.epochs:g} epochs, {seeds} seed{'s' * (seeds > 1)}"
     _pictures.lines(folder / f"{picture}.png", head, curves, ("epoch", "test accuracy, %"))
-    names = ("row", "rate", "test accuracy, %", "reference, 160 epochs", "payload, MB", "ms a step")
+    names = ("row", "rate", "test accuracy, %", "reference, 160 epochs", "payload, MB", "CPU ms a step")
     rows = [_row(row, PUBLISHED[network].get(row), runs) for row, runs in found.items()]
     return f"{head}\n\n{_report.table(names, rows)}\n![{head}](pictures/{picture}.png)\n"
 
