@@ -216,14 +216,14 @@ class Replica:
         Raises:
             Diverged: an entry is not finite or 2^(30 - s) or more.
         """
-        found = np.rint(np.ldexp(way_D.astype(np.float64), self.grid.bits))
+        found = np.rint(way_D.astype(np.float64) * 2.0**self.grid.bits)
         if not np.abs(found).max() < ROOM:
             raise Diverged("weights: a worker has moved them beyond all bounds in one round: lower the rate")
         return found.astype(np.int64)
 
     def value(self, units_D: NDArray[Any]) -> Floats:
         """The inverse of `units`, rounded to float32."""
-        found: Floats = np.ldexp(units_D.astype(np.float32), -self.grid.bits)
+        found: Floats = units_D.astype(np.float32) * np.float32(2.0**-self.grid.bits)  # exact, and faster than ldexp
         return found
 
     def at(self, residual: Optional[NDArray[Any]]) -> Floats:

@@ -322,12 +322,13 @@ def _tensorboard(arguments: Arguments) -> int:
 
 def _bench(arguments: Arguments) -> int:
     folder = Path(__file__).resolve().parent.parent / "benchmarks"
-    names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    names = sorted(path.stem.replace("_", "-") for path in folder.glob("[!_]*.py"))
     if not names:
         raise ValueError("bench runs from a checkout of machworks: benchmarks/ is not part of what is installed")
     if arguments.name not in names:
         raise ValueError(f"bench: {arguments.name!r} is not a benchmark; one of {', '.join(names)}")
-    command = [sys.executable, "-m", f"benchmarks.{arguments.name}", *(["--json"] if arguments.json else [])]
+    module = f"benchmarks.{arguments.name.replace('-', '_')}"
+    command = [sys.executable, "-m", module, *(["--json"] if arguments.json else [])]
     return subprocess.call([*command, *arguments.rest], cwd=folder.parent)
 
 
@@ -428,7 +429,7 @@ def _parser() -> argparse.ArgumentParser:
     board.add_argument("--host", default="127.0.0.1", help="address to listen on; the default is this machine only")
 
     bench = add("bench", _bench, "measure (from a checkout)", "bench fashion --json")
-    bench.add_argument("name", help="a file of benchmarks/, without .py")
+    bench.add_argument("name", help="a file of benchmarks/, without .py, - for _")
     _takes_json(bench)
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of that benchmark")
     return parser
