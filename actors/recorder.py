@@ -48,6 +48,8 @@ WORKERS = {
         "accuracy, of batches and on validation": ["Multiline", ["(train|validation)/accuracy$"]],
         "loss, of batches and on validation": ["Multiline", ["(train|validation)/loss$"]],
         "cosine between an update and what was wanted": ["Multiline", ["update/correlation"]],
+        "cosine between an update and the gradient, by tensor": ["Multiline", ["^correlation/.*"]],
+        "length of updates as a share of the weights, by tensor": ["Multiline", ["^moved/.*"]],
         "length of updates, root mean square of coordinates": ["Multiline", ["update/(norm|coordinate_rms)"]],
     },
 }

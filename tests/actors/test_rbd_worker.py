@@ -196,6 +196,16 @@ def test_it_learns_and_writes_down_what_it_has_reached(made):
     assert 0 < first["update/correlation"] <= 1
 
 
+def test_what_is_watched_is_in_the_records_that_are_plotted_and_in_no_other(made):
+    """Every record would cost a fifth of a short round."""
+    worker, recorder, _ = made(KINDS["fpd"], steps=40, every=100)  # plotted: every tenth step
+    worker.run()
+    watched = {"correlation/all", "correlation/dense_0/kernel", "moved/all", "coordinates/rms", "weights/dense_1/bias"}
+    assert [r.step for r in recorder.of("train") if watched <= r.values.keys()] == [10, 20, 30, 40]
+    assert [r.step for r in recorder.of("train") if watched & r.values.keys()] == [10, 20, 30, 40]
+    assert all(r.values["update/compression"] > 1 for r in recorder.of("train"))
+
+
 # ---------------------------------------------------------------- saved, stopped, diverged
 
 

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 
 from actors import checkpoint, data
+from actors.rbd import begun
 from learners import batches
+from learners.descent import Problem, descend
+from learners.layout import network
 from learners.mach import Mach, Shape
+from learners.models import Model
 from learners.optimizers import Rule
 from learners.options import Data
-from topology import parse, probe
+from learners.watching import columns
+from learners.workers import Method
+from topology import parse, probe, workers
 from topology.outcome import write_manifest
 
 CHAIN = """
@@ -63,6 +69,47 @@ def test_a_probes_product_is_the_curvature_of_its_loss(run):
         step = np.float32(0.2)
         ahead, here, back = (one.loss(one.theta_D + sign * step * v) for sign in (1, 0, -1))
         assert v @ one.product(v) == pytest.approx((ahead - 2 * here + back) / step**2, rel=0.05)
+
+
+WORKERS = {
+    "rbd": ("kind: rbd, basis: {dimensions: 12}", "Drawn"),
+    "layers": ("kind: fpd, basis: {dimensions: 12, compartments: layer, distribution: normal}", "Drawn"),
+    "learned": ("kind: rbd, basis: {dimensions: 6, learn: {every: 2}}, exchange: {residual: none}", "Learned"),
+    "past": ("kind: rbd, basis: {dimensions: 4, distribution: gradients}, exchange: {residual: none}", "Past"),
+    "sgd": ("kind: sgd", None),
+    "local": ("kind: local, exchange: {every: 2}", None),
+}
+
+
+@pytest.mark.parametrize(("options", "kind"), WORKERS.values(), ids=WORKERS)
+def test_a_worker_is_looked_at_where_it_is_and_along_the_directions_of_its_next_update(options, kind, tmp_path):
+    (tmp_path / "chain.yaml").write_text(
+        f"{{version: 1, name: x, seed: 4, learners: {{me: {{{options}, steps: 40}}}}}}"
+    )
+    topology, dataset = parse.load(tmp_path / "chain.yaml"), data.load(Data())
+    write_manifest(tmp_path, topology, {"state": "ended", "beside": str(tmp_path)})
+    topology = workers.completed(topology, dataset.shape, dataset.classes)
+    made = network("dense", dataset.shape, dataset.classes)
+    method = Method(topology.workers["me"], made.tensors)
+    towards_0 = Problem(lambda theta, _: (1.0, theta), lambda theta, _: 1.0)
+    worker = begun("me", 4, method, made)
+    for _ in range(3):
+        worker = descend(method, worker, towards_0, [0] * method.batches(worker.shared.directions)).worker
+    checkpoint.write(tmp_path / "checkpoints", 0, "me", checkpoint.pack(worker.save(), {}))
+    checkpoint.complete(tmp_path / "checkpoints", 0, {"me": worker.step})
+
+    (found,) = probe.probes(tmp_path)
+    assert found.step == worker.step and np.array_equal(found.theta_D, worker.shared.theta)
+    numbers = probe.rows(4, dataset)
+    x = batches.features(dataset.train, numbers, dataset.scale, dataset.offset)
+    assert found.loss(found.theta_D) == Model(made).evaluate(worker.shared.theta, x, dataset.train.labels[numbers])[0]
+    if kind is None:
+        assert found.directions is None and found.basis is None
+        return
+    assert type(found.directions).__name__ == kind and found.name == worker.name and found.name.sequence == 3
+    assert (found.basis is None) == (kind == "Past")
+    there, here = (np.stack(list(columns(d, worker.name))) for d in (found.directions, worker.shared.directions))
+    assert np.array_equal(there, here)
 
 
 def test_without_a_complete_set_there_is_nothing_to_look_at(run, tmp_path):
