@@ -9,6 +9,7 @@ It is alone yet: updates are made as they would travel, and counted, and go nowh
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Setup(common.Setup):
     """All that it is made from; the options are filled."""
 

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing import event_accumulator, event_file_l
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from actors.recorder import LAYOUT, Parcel, Recorder
+from actors.recorder import LAYOUT, WORKERS, Parcel, Recorder
 from learners.records import Record, lines
 
 
@@ -160,6 +160,22 @@ def test_layout_picture_text_and_hyperparameters_are_there(recorder, tmp_path):
     assert values["optimizer.learning_rate"].number_value == pytest.approx(1e-3)
     assert values["hidden"].string_value == "[8]" and values["on"].bool_value is True
     assert sorted(scalars(tmp_path)) == [1, 2]
+
+
+def test_a_worker_of_random_bases_has_charts_of_its_own_beside_those_of_all(recorder, tmp_path):
+    recorder.describe(np.zeros((2, 3, 3), np.uint8), {"top": {"kind": "mach"}, "worker": {"kind": "rbd"}}, "")
+    (layout,) = board(tmp_path, "topology").Tensors("custom_scalars__config__")
+    parsed = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0])
+    assert [category.title for category in parsed.category] == [*LAYOUT, *WORKERS]
+    shown = {}
+    for learner in ("top", "worker"):
+        for path in (tmp_path / "tensorboard" / learner).iterdir():
+            for event in event_file_loader.EventFileLoader(str(path)).Load():
+                for value in event.summary.value:
+                    content = value.metadata.plugin_data.content
+                    infos = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos
+                    shown[learner] = shown.get(learner, []) + [info.name.tag for info in infos]
+    assert shown == {"top": ["test/accuracy/child", "test/accuracy/synthetic"], "worker": ["test/accuracy"]}
 
 
 class Killed(BaseException):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from learners.options import kind_of
-from topology import draw, parse, workers
+from topology import draw, parse, view, workers
 from topology.plan import as_json, plan, render
 
 HEAD = "version: 1\nname: x\n"
@@ -158,3 +158,18 @@ def test_a_worker_is_drawn_alone() -> None:
     run = parse.loads(HEAD + one("kind: nes") + "  m: {kind: mach}\n")
     assert draw.text(run).splitlines()[0] == "w  nes on dense, 1000 steps of 32"
     assert "-->" not in draw.mermaid(run) and "nes on dense" in draw.mermaid(run) and "nes on dense" in draw.dot(run)
+
+
+# ---------------------------------------------------------------- watched
+
+
+def test_the_live_table_has_the_columns_that_say_something_of_a_learner_of_the_run(capsys) -> None:
+    alone = {"step": 20.0, "speed/steps_per_second": 2.0, "validation/accuracy": 0.5, "bytes/updates": 252.0}
+    asks = {"step": 9.0, "validation/accuracy/child": 0.25, "bytes/sent_inline": 1000.0, "exchange/fallbacks": 3.0}
+    view.View({"w": 40}, plain=True, quiet=False).show({"w": alone})
+    view.View({"w": 40, "m": 10}, plain=True, quiet=False).show({"w": alone, "m": asks})
+    assert capsys.readouterr().out.splitlines() == [
+        "learner w  step 20/40  steps/s 2.0  accuracy 50.0%  updates 252 B",
+        "learner w  step 20/40  steps/s 2.0  accuracy 50.0%  fall-backs -  sent -  updates 252 B",
+        "learner m  step 9/10  steps/s -  accuracy 25.0%  fall-backs 3  sent 1 kB  updates -",
+    ]
