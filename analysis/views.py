@@ -158,7 +158,7 @@ def updates(run: Run) -> Sequence[Part]:
 
 
 def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
-    """A panel for each learner that has figures below a heading, by tensor; a tensor keeps its colour."""
+    """A panel for each learner that has figures below a heading, by tensor; `all` first, in its own colour."""
     found = []
     for learner in run.learners:
         tensors = learner.under(heading)
