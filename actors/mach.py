@@ -190,6 +190,7 @@ class MachWorker:
         self._evaluated = bool(self._final)  # on the whole sets, after the last step
         self._speed = _Speed(self._network.version)
         self._started = self._ended = time.monotonic()
+        self._before = float(about.get("seconds", 0.0)) if about else 0.0  # of former incarnations
         self._unreadable = 0  # messages whose arrays could not be had
         self._upload = Upload(setup.name, setup.keeper, setup.upload, self._outgoing.log)
         self._wanted_sets: SimpleQueue[int] = SimpleQueue()
@@ -416,6 +417,7 @@ class MachWorker:
                 "counts": dict(self._exchange.counts),
                 "bytes": dict(self._transport.bytes),
                 "final": self._final,
+                "seconds": self._seconds,
                 "example": self._setup.data.example,
                 "scale": self._setup.data.scale,
                 "offset": self._setup.data.offset,
@@ -427,6 +429,12 @@ class MachWorker:
         """Send states whose records are written: who goes on from one finds every step before it in the records."""
         while self._saved and (self._left or self._saved[0][0] <= self._outgoing.settled):
             self._upload.put(*self._saved.pop(0)[1])
+
+    @property
+    def _seconds(self) -> float:
+        """From the first step to the last, in this incarnation and in what it goes on from."""
+        ended = self._ended if self._final else time.monotonic()
+        return self._before + ended - self._started
 
     def _restored(self) -> Optional[dict[str, Any]]:
         """Take over the state that this incarnation goes on from; what was noted beside it."""
@@ -538,12 +546,11 @@ class MachWorker:
         with self._leaving:
             self._left = True
             self._save_wanted()
-        ended = self._ended if self._final else time.monotonic()
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
             steps=self._exchange.version,
-            seconds=ended - self._started,
+            seconds=self._seconds,
             final=self._final,
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},
             unwritten=self._outgoing.unwritten,
