@@ -129,6 +129,7 @@ class MachWorker:
         self._evaluated = bool(self._final)  # on the whole sets, after the last step
         self._speed = Speed(self._network.version)
         self._started = self._ended = time.monotonic()
+        self._before = float(about.get("seconds", 0.0)) if about else 0.0  # of former incarnations
         self._unreadable = 0  # messages whose arrays could not be had
         self._saving = Saving(setup, self._outgoing, self._state)
         self._accused: list[tuple[str, int, str]] = []
@@ -348,8 +349,15 @@ class MachWorker:
             "counts": dict(self._exchange.counts),
             "bytes": dict(self._transport.bytes),
             "final": self._final,
+            "seconds": self._seconds,
         }
         return step, self._network.save(), about
+
+    @property
+    def _seconds(self) -> float:
+        """From the first step to the last, in this incarnation and in what it goes on from."""
+        ended = self._ended if self._final else time.monotonic()
+        return self._before + ended - self._started
 
     def _go_on(self) -> Optional[dict[str, Any]]:
         """Take over the state that this incarnation goes on from; what was noted beside it."""
@@ -446,12 +454,11 @@ class MachWorker:
         self._turn = None
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
         self._saving.leave()
-        ended = self._ended if self._final else time.monotonic()
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
             steps=self._exchange.version,
-            seconds=ended - self._started,
+            seconds=self._seconds,
             final=self._final,
             counts={**self._exchange.counts, "unreadable": self._unreadable, "dropped records": self._outgoing.dropped},
             unwritten=self._outgoing.unwritten,

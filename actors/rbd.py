@@ -63,6 +63,7 @@ class RbdWorker:
         self._outgoing.log.info("network and directions are compiled")
         self._final: dict[str, float] = {}
         self._nbytes = 0  # of all updates
+        self._seconds = 0.0  # of all rounds
         self._go_on()
         self._outgoing.start = self._worker.step
         self._saving = Saving(setup, self._outgoing, self._state)
@@ -99,16 +100,15 @@ class RbdWorker:
         # of this thread: the kernels would take all cores
         numba.set_num_threads(min(threads(self._options.cpus), numba.config.NUMBA_NUM_THREADS))
         self._outgoing.log.info("{}: {}", self._setup.name, self.ready())
-        began = time.monotonic()
         self._speed, self._account = Speed(self._worker.step), Account()
         while not self._stopped and self._worker.step < self._options.steps:
-            self._turn = time.monotonic()
+            self._turn = began = time.monotonic()
             self._round()
+            self._seconds += time.monotonic() - began
             self._keep_up()
-        ended = time.monotonic()
         if not self._stopped and not self._final:
             self._evaluate("final", validation=self._validation, test=self._test)
-        return self._summary((ended if self._final else time.monotonic()) - began)
+        return self._summary()
 
     def _keep_up(self) -> None:
         """Between two rounds: states that are wanted are taken, records leave."""
@@ -197,7 +197,7 @@ class RbdWorker:
     # -- the whole state
 
     def _state(self) -> tuple[int, checkpoint.State, dict[str, Any]]:
-        about = {"final": self._final, "bytes": self._nbytes}
+        about = {"final": self._final, "bytes": self._nbytes, "seconds": self._seconds}
         return self._worker.step, self._worker.save(), about
 
     def _go_on(self) -> None:
@@ -209,7 +209,7 @@ class RbdWorker:
         if (found := restored(self._setup)) is not None:
             state, about = found
             self._worker = self._worker.restore(state)
-            self._final, self._nbytes = dict(about["final"]), about["bytes"]
+            self._final, self._nbytes, self._seconds = dict(about["final"]), about["bytes"], about["seconds"]
 
     # -- what is written down
 
@@ -240,7 +240,7 @@ class RbdWorker:
         self._outgoing.finish(STOPPED_SECONDS)
         return Diverged(text)
 
-    def _summary(self, seconds: float) -> Summary:
+    def _summary(self) -> Summary:
         self._turn = None
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
         self._saving.leave()
@@ -248,7 +248,7 @@ class RbdWorker:
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
             steps=self._worker.step,
-            seconds=seconds,
+            seconds=self._seconds,
             final=self._final,
             counts={"updates": self._worker.sequence, "dropped records": self._outgoing.dropped},
             unwritten=self._outgoing.unwritten,

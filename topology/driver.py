@@ -4,6 +4,7 @@ Consumes: a `Topology`. Produces: a run folder and an `Outcome`.
 Waits for: resources, hosts and learners, each with a limit. Unblocked by: what it waits for, an interrupt.
 """
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -77,6 +78,12 @@ def resume(
     Raises:
         ValueError: also if the folder is not a run's, the run still goes on or is done, or it has no complete set.
     """
+    status.read(folder)  # it is a run's
+    with _alone(folder):
+        return _resume(folder, address, tell, show)
+
+
+def _resume(folder: Path, address: Optional[str], tell: Callable[[str], None], show: Callable[[Live], None]) -> Outcome:
     before = status.read(folder)
     if before["state"] == "running":
         raise Refused(f"{folder}: this run still goes on (machworks stop {folder} ends it)")
@@ -124,6 +131,23 @@ def _go(
         with _journal(folder, tell) as told:
             crew = partial(Crew, ray, topology, dataset, folder)
             return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else goes on with this run meanwhile: `run.json` says so only once Ray is up. Ends with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise Refused(f"{folder}: another process is about to go on with this run, or does") from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _unwritable(runs: Path) -> list[str]:

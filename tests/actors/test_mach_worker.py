@@ -227,6 +227,18 @@ def test_stop_ends_after_the_current_step(made):
     assert done and done[0].stopped
 
 
+def test_seconds_are_those_of_all_incarnations(made, monkeypatch):
+    """Else the speed of a learner that was resumed is that of all its steps in the time of the last few."""
+    about = {"position": {"version": 0, "next_batch": 0, "unused": []}, "counts": {}, "bytes": {}, "final": {}}
+    monkeypatch.setattr(shell.MachWorker, "_restored", lambda self: about | {"seconds": 100.0})
+    worker, _ = made(stub=False, steps=2)
+    saved = []
+    monkeypatch.setattr(worker, "_upload", SimpleNamespace(put=lambda *state: saved.append(state)))
+    summary = worker.run()
+    worker.save(0)
+    assert 100.0 < summary.seconds < 110.0 and saved[0][-1]["seconds"] == summary.seconds
+
+
 def test_arrays_that_cannot_be_had_are_counted_and_shown(made, ray_here):
     @ray_here.remote(num_cpus=0, max_retries=0)
     def lost():

@@ -1,5 +1,6 @@
 """The command line without Ray: what it says, where, and with which exit status."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -195,7 +196,7 @@ def folder(runs, name, *, state="ended", process=None, step=20, cut=b"", outcome
     run = runs / name
     (run / "records").mkdir(parents=True)
     (run / "tensorboard").mkdir()
-    (run / "chain.yaml").write_text("version: 1\n")
+    (run / "chain.yaml").write_text("{version: 1, name: x, learners: {top: {kind: mach}}}\n")
     supervisor = process or os.getpid()
     manifest = {"state": state, "host": os.uname().nodename, "process": supervisor, "seed": 1}
     manifest["born"] = outcome_.born(supervisor)
@@ -268,6 +269,17 @@ def test_a_run_folder_of_another_version_is_refused_in_words(says, tmp_path, com
     (run / "run.json").write_text(content or json.dumps(manifest | {"format": 2}))
     status, out, err = says(command, run)
     assert status == 2 and not out and err.startswith(f"{run / 'run.json'}: {words}")
+
+
+def test_one_process_at_a_time_goes_on_with_a_run(says, tmp_path):
+    run = folder(tmp_path, "one", outcome={"status": 130})
+    status, _, err = says("resume", run)
+    assert status == 2 and "no complete checkpoint set" in err  # it came that far
+    other = os.open(run, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    status, _, err = says("resume", run)
+    os.close(other)
+    assert status == 2 and f"{run}: another process is about to go on" in err
 
 
 def test_a_folder_for_runs_that_cannot_be_written_is_refused_before_anything_starts(says, tmp_path, monkeypatch):
