@@ -230,7 +230,7 @@ def test_stop_ends_after_the_current_step(made):
 def test_seconds_are_those_of_all_incarnations(made, monkeypatch):
     """Else the speed of a learner that was resumed is that of all its steps in the time of the last few."""
     about = {"position": {"version": 0, "next_batch": 0, "unused": []}, "counts": {}, "bytes": {}, "final": {}}
-    monkeypatch.setattr(shell.MachWorker, "_restored", lambda self: about | {"seconds": 100.0})
+    monkeypatch.setattr(shell.MachWorker, "_go_on", lambda self: about | {"seconds": 100.0})
     worker, _ = made(stub=False, steps=2)
     saved = []
     monkeypatch.setattr(worker, "_upload", SimpleNamespace(put=lambda *state: saved.append(state)))
