@@ -233,7 +233,7 @@ def test_seconds_are_those_of_all_incarnations(made, monkeypatch):
     monkeypatch.setattr(shell.MachWorker, "_go_on", lambda self: about | {"seconds": 100.0})
     worker, _ = made(stub=False, steps=2)
     saved = []
-    monkeypatch.setattr(worker, "_upload", SimpleNamespace(put=lambda *state: saved.append(state)))
+    monkeypatch.setattr(worker._saving, "_upload", SimpleNamespace(put=lambda *state: saved.append(state)))
     summary = worker.run()
     worker.save(0)
     assert 100.0 < summary.seconds < 110.0 and saved[0][-1]["seconds"] == summary.seconds
