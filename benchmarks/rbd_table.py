@@ -43,6 +43,7 @@ class Chosen(NamedTuple):
     nes: tuple[float, float]  #: rate, linear, and sigma
 
 
+# Of dense, tuned is the best on validation rows, residual within 0.15 points of it: both are the project's defaults.
 CHOSEN = {
     "dense": Chosen(6.0, (0.1, 2.5), (0.001, 0.01)),
     "base_conv": Chosen(6.0, (0.1, 2.5), (0.001, 0.01)),
