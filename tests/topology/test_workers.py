@@ -112,6 +112,8 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
             "9999 directions for 9610 weights",
         ),
         (one("kind: fpd, exchange: {residual: local}"), "learners.w.exchange.residual", "give residual: none"),
+        (one("kind: nes, exchange: {residual: local}"), "learners.w.exchange.residual", "give residual: none"),
+        (one("kind: fpd, exchange: {residual: local}, steps: 7"), "learners.w.exchange.residual", "give residual: none"),
         (one("kind: sgd, update: {warmup: 2000}"), "learners.w.update.warmup", "more than the learner's 1000 steps"),
         (one("kind: sgd, basis: {}"), "learners.w.basis", "it goes with kind: rbd or fpd or nes"),
         (one("basis: {dimensions: 5}"), "learners.w", "its kind is missing; add kind: mach or rbd or fpd"),
