@@ -15,7 +15,8 @@ On TensorFlow's CPU and GPU; Keras must use TensorFlow as its backend.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,23 +162,32 @@ class KerasModel:
 
 
 def _tensors(model: Any) -> tuple[Tensor, ...]:
-    """The trainable variables, in Keras's order; layers that have none are not counted."""
-    owners = {id(variable): layer for layer in model.layers for variable in layer.trainable_variables}
+    """The trainable variables, in Keras's order. Layers that have none are not counted, nor are layers of layers.
+
+    Keras numbers names by what its process has made before; here they say which layer of this model it is.
+    """
+    owners = {id(variable): layer for layer in _leaves(model) for variable in layer.trainable_variables}
     numbers: dict[int, int] = {}
     rows = []
     for variable in model.trainable_variables:
-        number = numbers.setdefault(id(owners.get(id(variable), model)), len(numbers))
-        shape = tuple(variable.shape)
-        rows.append((variable.path, number, "kernel" if len(shape) > 1 else "rest", shape))
+        owner = owners.get(id(variable), model)
+        number, shape = numbers.setdefault(id(owner), len(numbers)), tuple(variable.shape)
+        rest = variable.path.partition(f"{owner.name}/")[2] or variable.name
+        name = f"{re.sub('_[0-9]+$', '', owner.name)}_{number}/{rest}"
+        rows.append((name, number, "kernel" if len(shape) > 1 else "rest", shape))
     return laid_out(rows)
+
+
+def _leaves(model: Any) -> Iterator[Any]:
+    """Its layers, and in place of a model among them that model's."""
+    for layer in model.layers:
+        yield from _leaves(layer) if getattr(layer, "layers", None) else [layer]
 
 
 def _ends_in_softmax(model: Any) -> bool:
     import keras
 
-    last = model
-    while getattr(last, "layers", None):
-        last = last.layers[-1]
+    *_, last = [model, *_leaves(model)]
     named = getattr(getattr(last, "activation", None), "__name__", "")
     return isinstance(last, keras.layers.Softmax) or named == "softmax"
 

@@ -53,7 +53,7 @@ def networks(
 
 def _built(place: str, example: Example, classes: int, folder: Path) -> Network | str:
     """The network, or what is wrong with it."""
-    path = os.pathsep.join(filter(None, sys.path))
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     quiet = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
     with tempfile.TemporaryDirectory() as place_of_answer:
         answer = Path(place_of_answer, "answer.json")

@@ -112,8 +112,16 @@ def test_a_keras_model_gives_what_our_own_network_gives(place):
     for one, other in zip(ours.loss_and_gradient(theta, x, y), theirs.loss_and_gradient(theta, x, y), strict=True):
         assert np.allclose(one, other, atol=1e-5)
     assert ours.evaluate(theta, x, y) == pytest.approx(theirs.evaluate(theta, x, y, rows=4), rel=1e-5)
-    assert [t[1:] for t in theirs.network.tensors] == [t[1:] for t in ours.network.tensors]  # all but names
+    assert theirs.network.tensors == ours.network.tensors
     assert theirs.initial.shape == theta.shape and theirs.save() == {}
+
+
+def test_tensors_are_named_by_their_place_in_the_model_and_nested_layers_count(place):
+    def found():
+        return [(t.name, t.layer) for t in made(place + "nested").network.tensors]
+
+    parts = [f"dense_{i}/{part}" for i in range(3) for part in ("kernel", "bias")]
+    assert found() == found() == list(zip(parts, (0, 0, 1, 1, 2, 2), strict=True))
 
 
 @pytest.mark.parametrize("name", ["dense", "normalised"])

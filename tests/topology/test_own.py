@@ -12,7 +12,6 @@ from topology import check, cli, own, parse
 
 MODULE = """
 import os
-import sys
 import keras
 print("said on standard output")
 def model(example, classes):
@@ -23,8 +22,6 @@ def wide(example, classes):
     return model(example, classes + 1)
 def ends(example, classes):
     os._exit(7)
-def gpus(example, classes):
-    return os.environ["CUDA_VISIBLE_DEVICES"]
 """
 FILE = """version: 1
 name: mine
@@ -61,21 +58,11 @@ def test_what_is_built_is_what_keras_has_and_nothing_is_loaded_here(run, tmp_pat
     assert found == f"{[t[1:] for t in network('dense', (8, 8), 10).tensors]} False"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("wide", "found a model that maps to (None, 11); expected (None, 10)"),
-        ("ends", "its process ended with status 7"),
-        ("gone", "found no function 'gone' in it"),
-        ("gpus", "found a str; expected a built Keras model"),
-    ],
-)
-def test_what_is_wrong_with_a_function_is_said_of_each_learner_that_names_it(run, tmp_path, name, words):
-    topology = parse.load(run(name))
+def test_a_function_that_ends_its_process_is_named_with_its_learner(run, tmp_path):
     with pytest.raises(check.Unfit) as caught:
-        own.networks(topology, (8, 8), 10, tmp_path)
+        own.networks(parse.load(run("ends")), (8, 8), 10, tmp_path)
     ((path, message),) = caught.value.findings
-    assert path == "learners.one.network" and message.startswith(f"machworks_user_own:{name}: ") and words in message
+    assert path == "learners.one.network" and "machworks_user_own:ends: its process ended with status 7: " in message
 
 
 def test_a_function_that_never_returns_is_given_up(run, tmp_path, monkeypatch):
@@ -84,33 +71,41 @@ def test_a_function_that_never_returns_is_given_up(run, tmp_path, monkeypatch):
         own.networks(parse.load(run("model")), (8, 8), 10, tmp_path)
 
 
-def test_plan_counts_its_weights_and_says_what_is_wrong_at_its_line(run, capsys):
-    assert cli.main(["plan", str(run("model")), "--json"]) == 0
+def test_what_is_no_model_is_said_at_its_line(run, capsys):
+    file = run("wide")
+    assert cli.main(["plan", str(file)]) == 2
+    words = "learners.one.network: machworks_user_own:wide: found a model that maps to (None, 11); expected (None, 10)"
+    assert f"{file}:6: {words}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """As if the dense network had been built."""
+    asked = []
+    monkeypatch.setattr(own, "_built", lambda *given: asked.append(given) or network("dense", *given[1:3]))
+    return asked
+
+
+def test_plan_counts_its_weights_and_says_what_they_contradict(run, capsys, built, tmp_path):
+    file = run("model")
+    assert cli.main(["plan", str(file), "--json"]) == 0
     said = capsys.readouterr()
     made = json.loads(said.out)
     assert made["parameters"] == 9610 and made["updates"][0]["size"] == 126
     assert said.err == "building machworks_user_own:model in another process, to count its weights\n"
-    for name, more, line, words in (
-        (
-            "wide",
-            "steps: 10",
-            6,
-            "learners.one.network: machworks_user_own:wide: found a model that maps to (None, 11)",
-        ),
-        ("model", "basis: {dimensions: 9999}", 7, "learners.one.basis.dimensions: 9999 directions for 9610 weights"),
-    ):
-        file = run(name, more)
-        assert cli.main(["plan", str(file)]) == 2
-        assert f"{file}:{line}: {words}" in capsys.readouterr().err
-    assert cli.main(["plan", str(run("model")), "--set", "learners.one.basis.dimensions=9999"]) == 2
-    assert "--set learners.one.basis.dimensions=9999: learners.one.basis.dimensions: 9999" in capsys.readouterr().err
+    assert built == [("machworks_user_own:model", (8, 8), 10, tmp_path)]
+    key = "learners.one.basis.dimensions"
+    assert cli.main(["plan", str(run("model", "basis: {dimensions: 9999}"))]) == 2
+    assert f"{file}:7: {key}: 9999 directions for 9610 weights" in capsys.readouterr().err
+    assert cli.main(["plan", str(run("model")), "--set", f"{key}=9999"]) == 2
+    assert f"--set {key}=9999: {key}: 9999 directions for 9610 weights" in capsys.readouterr().err
 
 
-def test_a_run_is_refused_in_the_same_words_before_ray_starts(run, capsys, tmp_path, monkeypatch):
+def test_a_run_is_refused_in_the_same_words_before_ray_starts(run, capsys, tmp_path, monkeypatch, built):
     monkeypatch.setattr("topology.cluster.connected", lambda address: pytest.fail("Ray was started"))
-    file = run("wide")
+    file = run("model", "basis: {dimensions: 9999}")
     assert cli.main(["run", str(file), "--plain", "--runs", str(tmp_path / "runs")]) == 2
-    assert f"{file}:6: learners.one.network: machworks_user_own:wide: found" in capsys.readouterr().err
+    assert f"{file}:7: learners.one.basis.dimensions: 9999 directions" in capsys.readouterr().err
 
 
 def test_validate_builds_nothing_and_says_what_it_does_not_know(run, capsys, monkeypatch):
