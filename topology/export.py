@@ -93,16 +93,16 @@ def _layers(network: Network, theta_D: NDArray[np.float32], x: Any) -> Any:
 
     if network.kind == "base_conv":
         x = layers.Reshape(image(network.example))(x)
-    parts = [theta_D[tensor.place].reshape(tensor.shape) for tensor in network.tensors]
-    for i in range(0, len(parts), 2):
-        kernel, activation = parts[i], "relu" if i + 2 < len(parts) else None
-        if kernel.ndim == 4:
-            layer = layers.Conv2D(kernel.shape[-1], kernel.shape[:2], activation=activation)
+    pairs = list(zip(network.tensors[::2], network.tensors[1::2], strict=True))
+    for i, (kernel, bias) in enumerate(pairs):
+        width, activation = kernel.shape[-1], "relu" if i + 1 < len(pairs) else None
+        convolution = len(kernel.shape) == 4
+        if convolution:
+            layer = layers.Conv2D(width, kernel.shape[:2], activation=activation)
         else:
-            x = layers.Flatten()(x)
-            layer = layers.Dense(kernel.shape[-1], activation=activation)
+            x, layer = layers.Flatten()(x), layers.Dense(width, activation=activation)
         x = layer(x)
-        layer.set_weights(parts[i : i + 2])
-        if kernel.ndim == 4 and POOLED[i // 2]:
+        layer.set_weights([theta_D[tensor.place].reshape(tensor.shape) for tensor in (kernel, bias)])
+        if convolution and POOLED[i]:
             x = layers.MaxPooling2D(2)(x)
     return x

@@ -71,13 +71,15 @@ def test_a_worker_has_the_logits_of_its_shared_weights(tmp_path, monkeypatch, op
     monkeypatch.delitem(sys.modules, "machworks_user_exported", raising=False)
     (tmp_path / "machworks_user_exported.py").write_text(MODULE)
     (tmp_path / "chain.yaml").write_text(
-        f"{{version: 1, name: x, seed: 4, learners: {{me: {{{options}, steps: 50}}}}}}"
+        f"{{version: 1, name: x, seed: 4, data: {{name: x.npz}}, learners: {{me: {{{options}, steps: 50}}}}}}"
     )
     topology = parse.load(tmp_path / "chain.yaml")
     write_manifest(tmp_path, topology, {"state": "ended", "beside": str(tmp_path)})
     model = rbd.model_of("me", 4, topology.workers["me"], example, 3, tmp_path)
     method = Method(filled(topology.workers["me"], model.network.size), model.network.tensors)
-    gradients = Problem(lambda theta, _: (1.0, np.sin(np.arange(len(theta), dtype=np.float32))), lambda theta, _: 1.0)
+    gradients = Problem(
+        lambda theta, _: (1.0, 0.1 * np.sin(np.arange(len(theta), dtype=np.float32))), lambda theta, _: 1.0
+    )
     worker = rbd.begun("me", 4, method, model)
     begun = worker.shared.theta
     worker = descend(method, worker, gradients, [0] * method.batches(worker.shared.directions)).worker
