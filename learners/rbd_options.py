@@ -258,6 +258,11 @@ class Learner(Options, frozen=True):
         """CPUs asked for, or the default."""
         return self.resources.get("cpus", CPUS)
 
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the network is a function of the user's."""
+        return ":" in self.network
+
 
 class Rbd(Learner, frozen=True, tag_field="kind", tag="rbd"):
     """Random bases descent: steps along directions that are drawn anew."""

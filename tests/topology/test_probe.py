@@ -92,7 +92,7 @@ def test_a_worker_is_looked_at_where_it_is_and_along_the_directions_of_its_next_
     made = network("dense", dataset.shape, dataset.classes)
     method = Method(topology.workers["me"], made.tensors)
     towards_0 = Problem(lambda theta, _: (1.0, theta), lambda theta, _: 1.0)
-    worker = begun("me", 4, method, made)
+    worker = begun("me", 4, method, Model(made))
     for _ in range(3):
         worker = descend(method, worker, towards_0, [0] * method.batches(worker.shared.directions)).worker
     checkpoint.write(tmp_path / "checkpoints", 0, "me", checkpoint.pack(worker.save(), {}))
