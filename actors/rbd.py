@@ -3,7 +3,7 @@
 Consumes: the data's splits by reference. Produces: parcels of records, and its state for checkpoint sets.
 Waits for: nothing; the recorder and the keeper never. Ended by: its last step, `stop`.
 
-What a round does is in `learners.descent`; here it gets its batches, and what came of it is written down.
+What a round does is in `learners.rbd.descent`; here it gets its batches, and what came of it is written down.
 It is alone yet: updates are made as they would travel, and counted, and go nowhere.
 """
 
@@ -36,13 +36,13 @@ from actors.outgoing import Outgoing
 from learners.batches import Split, features, rows
 from learners.footprint import threads
 from learners.layout import network
-from learners.rbd_options import AnyLearner
+from learners.rbd.options import AnyLearner
 from learners.seeds import derive
 
 if TYPE_CHECKING:
     from actors.keras_model import KerasModel
     from learners.models import Model
-    from learners.workers import Method, Worker
+    from learners.rbd.workers import Method, Worker
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
@@ -125,8 +125,8 @@ class RbdWorker:
         self._account.book("record")
 
     def _round(self) -> None:
-        from learners import replica
-        from learners.descent import descend
+        from learners.rbd import replica
+        from learners.rbd.descent import descend
 
         before, kept = self._worker, self._kept()
         count, size = self._method.batches(before.shared.directions), self._method.steps()
@@ -152,9 +152,9 @@ class RbdWorker:
 
     def _built(self) -> Any:
         """Make method and functions, and compile them with a round of zeros; a worker that has done nothing."""
-        from learners.descent import Problem, descend
         from learners.models import Model
-        from learners.workers import Method, stream
+        from learners.rbd.descent import Problem, descend
+        from learners.rbd.workers import Method, stream
 
         setup, data = self._setup, self._setup.data
         self._model = model_of(setup.name, setup.seed, setup.options, data.example, data.classes, setup.beside)
@@ -291,7 +291,7 @@ def model_of(
 def begun(name: str, seed: int, method: "Method", model: "Union[Model, KerasModel]") -> "Worker":
     """The worker of one learner of a run that has done nothing yet."""
     from learners.models import Model, initial
-    from learners.workers import start
+    from learners.rbd.workers import start
 
     theta_0 = initial(model.network, derive(seed, "weights", name)) if isinstance(model, Model) else model.initial
     return start(method, theta_0, derive(seed, "bases", name))
@@ -308,8 +308,8 @@ def saved(
 ) -> "tuple[Union[Model, KerasModel], Worker]":
     """The network of one learner of a run, and its worker as a checkpoint has it."""
     from learners.models import Model
-    from learners.rbd_defaults import filled
-    from learners.workers import Method
+    from learners.rbd.defaults import filled
+    from learners.rbd.workers import Method
 
     model = model_of(name, seed, options, example, classes, beside)
     if not isinstance(model, Model):

@@ -23,16 +23,16 @@ from msgspec.structs import replace as changed
 
 from benchmarks import _report
 from learners.batches import Dataset, Split, features, rows
-from learners.clocks import Name
-from learners.coordinates import quantise
-from learners.descent import Problem, descend
-from learners.directions import Whole
 from learners.options import Data
-from learners.rbd_defaults import filled
-from learners.rbd_options import AnyLearner, Nes
-from learners.replica import Diverged
+from learners.rbd.clocks import Name
+from learners.rbd.coordinates import quantise
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.directions import Whole
+from learners.rbd.options import AnyLearner, Nes
+from learners.rbd.replica import Diverged
+from learners.rbd.workers import Method, Worker, start
 from learners.seeds import derive
-from learners.workers import Method, Worker, start
 
 VALIDATION = 1 / 6
 """Share of the training rows that is set apart while rates are chosen: 10,000 of Fashion-MNIST's 60,000."""

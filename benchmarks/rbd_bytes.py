@@ -24,7 +24,7 @@ from statistics import mean
 
 from benchmarks import _alone, _pictures, _report
 from benchmarks._alone import Result, Setting
-from learners.rbd_options import AnyLearner, Basis, Exchange, Local, Rbd, Sgd, Step
+from learners.rbd.options import AnyLearner, Basis, Exchange, Local, Rbd, Sgd, Step
 
 PRECISIONS = ("sign", "int4", "int8", "int16", "float32")
 DIMENSIONS = (64, 250, 1000, 4000)

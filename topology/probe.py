@@ -86,7 +86,7 @@ def _worker(
 ) -> Probe:
     """At T, which all workers share; along the directions of its next update."""
     from actors.rbd import saved
-    from learners.directions import Drawn, Learned, Past
+    from learners.rbd.directions import Drawn, Learned, Past
 
     options = topology.workers[name]
     model, worker = saved(name, topology.seed, options, dataset.shape, dataset.classes, beside, state)

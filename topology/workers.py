@@ -12,12 +12,12 @@ from typing import Optional
 
 from msgspec.structs import replace
 
-from learners.coordinates import payload_bytes
 from learners.layout import Network, network
 from learners.options import Topology
-from learners.rbd_defaults import filled, layout, round_steps
-from learners.rbd_options import AnyLearner, Local, Rbd, Sgd
-from learners.rbd_refusals import arithmetic, refusals
+from learners.rbd.coordinates import payload_bytes
+from learners.rbd.defaults import filled, layout, round_steps
+from learners.rbd.options import AnyLearner, Local, Rbd, Sgd
+from learners.rbd.refusals import arithmetic, refusals
 from topology.check import Finding, Unfit
 
 Example = tuple[int, ...]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from actors import checkpoint, rbd
-from learners.descent import Problem, descend
 from learners.mach import Mach, Shape
 from learners.models import Model
 from learners.optimizers import Rule
-from learners.rbd_defaults import filled
-from learners.workers import Method
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.workers import Method
 from topology import parse
 from topology.export import export
 from topology.outcome import write_manifest

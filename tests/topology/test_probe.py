@@ -6,14 +6,14 @@ import pytest
 from actors import checkpoint, data
 from actors.rbd import begun
 from learners import batches
-from learners.descent import Problem, descend
 from learners.layout import network
 from learners.mach import Mach, Shape
 from learners.models import Model
 from learners.optimizers import Rule
 from learners.options import Data
+from learners.rbd.descent import Problem, descend
+from learners.rbd.workers import Method
 from learners.watching import columns
-from learners.workers import Method
 from topology import parse, probe, workers
 from topology.outcome import write_manifest
 

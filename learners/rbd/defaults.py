@@ -15,9 +15,9 @@ from typing import Union
 
 from msgspec.structs import replace
 
-from learners import compartments as parted
 from learners.layout import Tensor
-from learners.rbd_options import (
+from learners.rbd import compartments as parted
+from learners.rbd.options import (
     AnyLearner,
     Compartments,
     Exchange,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Union
 
 from learners.layout import Tensor
-from learners.rbd_defaults import outer_weight, ranges_of
-from learners.rbd_options import (
+from learners.rbd.defaults import outer_weight, ranges_of
+from learners.rbd.options import (
     AnyLearner,
     Basis,
     Compartments,
