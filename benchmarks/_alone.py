@@ -123,7 +123,8 @@ class _Task:
     """What a run works with."""
 
     def __init__(self, setting: Setting) -> None:
-        from learners.models import Model, initial, network
+        from learners.layout import network
+        from learners.models import Model, initial
 
         self._setting, self._data, seed = setting, _data(setting.dataset), setting.seed
         self._train, held = _splits(self._data, setting.validation)
