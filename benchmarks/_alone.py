@@ -207,8 +207,6 @@ def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[R
     missing = [setting for setting in wanted.values() if not _path(folder, setting).exists()]
     folder.mkdir(parents=True, exist_ok=True)
     if processes > 1 and missing:
-        # read by the libraries when the new processes import them
-        os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         with ProcessPoolExecutor(processes, get_context("spawn"), _one_thread) as pool:
             runs = [pool.submit(_run, setting, folder) for setting in missing]
             for number, run in enumerate(as_completed(runs), 1):
@@ -220,8 +218,13 @@ def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[R
 
 
 def _one_thread() -> None:
+    """Of this process, by calls: what its parent sets in the environment would stay there."""
+    import numba
     import tensorflow as tf
+    from threadpoolctl import threadpool_limits
 
+    numba.set_num_threads(1)
+    threadpool_limits(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
