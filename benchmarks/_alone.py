@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -33,6 +34,9 @@ from learners.rbd.options import AnyLearner, Nes
 from learners.rbd.replica import Diverged
 from learners.rbd.workers import Method, Worker, start
 from learners.seeds import derive
+
+if TYPE_CHECKING:
+    from learners.models import Model
 
 VALIDATION = 1 / 6
 """Share of the training rows that is set apart while rates are chosen: 10,000 of Fashion-MNIST's 60,000."""
@@ -178,7 +182,7 @@ def _splits(data: Dataset, validation: bool) -> tuple[Split, Split]:
     return Split(inputs, labels), data.test
 
 
-def _problem(data: Dataset, split: Split, model, losses) -> Problem:  # type: ignore[no-untyped-def]
+def _problem(data: Dataset, split: Split, model: "Model", losses: "Model") -> Problem:
     """A batch is row numbers. `losses` evaluates in chunks of one batch."""
 
     def taken(rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
