@@ -47,15 +47,15 @@ def connected(address: Optional[str]) -> Iterator[Any]:
         _knock(address)
     import ray
 
-    guarding = guard.watching() if is_fresh(address) else nullcontext("")
-    with _signals_interrupt() as listen, guarding as mark:
+    guarding = guard.watching() if is_fresh(address) else nullcontext()
+    with _signals_interrupt() as listen, guarding as pipe:
         if address is None and not is_fresh(address):
             yield ray
             return
         fresh = {} if address else {"include_dashboard": False}
         try:
             try:
-                with guard.marked(mark):
+                with _apart(pipe):
                     ray.init(address=address or "local", log_to_driver=False, logging_level="error", **fresh)
             except (OSError, RuntimeError) as error:  # unlike versions, nothing at `auto`, no token
                 text = str(error).strip().splitlines()[0]
@@ -66,6 +66,22 @@ def connected(address: Optional[str]) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _apart(pipe: Optional[int]) -> Iterator[None]:
+    """Processes that Ray starts for this driver in the block are the guard's at the pipe's end, if there is one."""
+    if pipe is None:
+        yield
+        return
+    from ray._private import services
+
+    before = services.ConsolePopen
+    services.ConsolePopen = guard.apart(before, pipe)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 def _knock(address: str) -> None:

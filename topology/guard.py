@@ -1,71 +1,79 @@
-"""Ends what a run's own Ray leaves behind when the driver is killed, or interrupted while Ray starts.
+"""Puts a run's own Ray apart, and ends what is left of it when the driver is killed, or interrupted while Ray starts.
 
 Ray's processes end with the driver, but for its agents: they find their raylet dead, and then try for a minute to tell
-the control service, which is dead too. So all that Ray starts carries a mark in its environment, and a process of its
-own, which waits for the driver's end, kills what still has the mark some seconds later.
+the control service, which is dead too. So each process that the driver starts for Ray leads a session of its own,
+which all that it starts belong to, and a process that waits for the driver's end kills what still belongs to one of
+these some seconds later. (A mark in the environment would not do: Ray's processes write their titles over it.)
+Sessions apart have a second use: a signal to the driver's process group, as `timeout` sends it, reaches the driver
+alone, which can then save before Ray ends.
 
 Run as a program it is that process; it must not need more than Python.
 """
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Optional
 
-MARK = "MACHWORKS_MARK"
 GRACE_SECONDS = 3.0
 """How long processes may take to end by themselves."""
 
 
 @contextmanager
-def watching() -> Iterator[str]:
-    """A guard over what is started with the mark that is given; it goes when the block ends, or this process."""
-    mark = secrets.token_hex(16)
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
-    )
+def watching() -> Iterator[int]:
+    """A guard over the sessions whose leaders are written to the pipe that is given, one a line.
+
+    It goes when the block ends, or this process.
+    """
+    guard = subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True)
     assert guard.stdin is not None
     try:
-        yield mark
+        yield guard.stdin.fileno()
     finally:
         guard.stdin.close()
 
 
-@contextmanager
-def marked(mark: str) -> Iterator[None]:
-    """Processes that are started in this block carry the mark, and so do those that they start."""
-    os.environ[MARK] = mark
-    try:
-        yield
-    finally:
-        os.environ.pop(MARK, None)
+def apart(popen: type[subprocess.Popen[Any]], pipe: int) -> type[subprocess.Popen[Any]]:
+    """A `Popen` like `popen` whose processes lead sessions of their own, and are told to the guard."""
+
+    class Apart(popen):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, preexec_fn: Optional[Callable[[], object]] = None, **options: Any) -> None:
+            def told() -> None:  # in the child, so that no interrupt comes between its start and the telling
+                os.write(pipe, f"{os.getpid()}\n".encode())
+                if preexec_fn is not None:
+                    preexec_fn()
+
+            super().__init__(*arguments, preexec_fn=told, start_new_session=True, **options)
+
+    return Apart
 
 
-def _with(mark: str) -> list[int]:
-    """Living processes that carry the mark."""
-    wanted, found = f"{MARK}={mark}".encode(), []
+def _of(sessions: set[int]) -> list[int]:
+    """Living processes that belong to one of the sessions."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile, or is another user's
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and int(session) in sessions:
                 found.append(int(folder.name))
     return found
 
 
-def _main(mark: str) -> None:
-    sys.stdin.read()  # until the driver closes it, or is gone
+def _main() -> None:
+    sessions = {int(line) for line in sys.stdin}  # until the driver closes it, or is gone
     deadline = time.monotonic() + GRACE_SECONDS
-    while found := _with(mark):
+    while found := _of(sessions):
         if time.monotonic() > deadline:
             for process in found:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
         time.sleep(0.1)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main()

@@ -20,7 +20,8 @@ import pytest
 from learners.records import Record, lines
 
 CHECKOUT = Path(__file__).parents[2]
-MARK = "MACHWORKS_TEST_MARK"
+MARKS = [f"MACHWORKS_TEST_MARK_{copy}" for copy in range(8)]
+"""Several, since the title of a process is written over the first of its variables."""
 
 CHAIN = """
 version: 1
@@ -56,7 +57,7 @@ def marked(mark):
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+            if mark.encode() in (folder / "environ").read_bytes():
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z":
                     found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
@@ -75,7 +76,7 @@ class Program:
             self._process = subprocess.Popen(
                 [sys.executable, *map(str, arguments)],
                 cwd=cwd,
-                env={**os.environ, "PYTHONPATH": str(CHECKOUT), MARK: self.mark, **env},
+                env={**os.environ, "PYTHONPATH": str(CHECKOUT), **dict.fromkeys(MARKS, self.mark), **env},
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
@@ -97,8 +98,12 @@ class Program:
     def running(self):
         return self._process.poll() is None
 
-    def signal(self, number):
-        self._process.send_signal(number)
+    def signal(self, number, group=False):
+        """To the program alone, or to its process group, as a terminal or `timeout` sends it."""
+        if group:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
 
     def status(self, seconds=300):
         """Exit status; the program must end within that time."""
@@ -176,7 +181,7 @@ def cluster():
             *(f"--{name}={value}" for name, value in ours.items()),
         ],
         cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), MARK: mark, "RAY_AUTH_MODE": "disabled"},
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **dict.fromkeys(MARKS, mark), "RAY_AUTH_MODE": "disabled"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

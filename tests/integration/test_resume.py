@@ -139,7 +139,9 @@ def test_what_is_no_run_can_not_be_resumed(resume, tmp_path):
     assert refused.program.status(60) == 2 and "not a run folder" in refused.program.err
 
 
-@pytest.mark.parametrize("when", ["while it loads", "in mid-run", "twice", "terminated", "hung up", "killed"])
+@pytest.mark.parametrize(
+    "when", ["while it loads", "in mid-run", "twice", "terminated", "all terminated", "hung up", "killed"]
+)
 def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftovers, when):
     """Case 11."""
     run = start(steps=100_000, every=200)
@@ -148,10 +150,9 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
         run.program.signal(signal.SIGINT)
     else:
         run.training().reaches("bottom", 300)
-        number = {"terminated": signal.SIGTERM, "hung up": signal.SIGHUP, "killed": signal.SIGKILL}.get(
-            when, signal.SIGINT
-        )
-        run.program.signal(number)
+        interrupts = {"in mid-run": "INT", "twice": "INT", "hung up": "HUP", "killed": "KILL"}
+        number = signal.Signals[f"SIG{interrupts.get(when, 'TERM')}"]
+        run.program.signal(number, group=when == "all terminated")
         if when == "twice":
             run.says("interrupted")
             run.program.signal(signal.SIGINT)
@@ -169,6 +170,6 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
         for learner in run.LEARNERS:
             steps = [one.step for one in run.records(learner)]
             assert steps == list(range(1, len(steps) + 1)) and len(steps) > 0
-        if when in ("in mid-run", "terminated", "hung up"):  # the last set holds the last step
+        if when in ("in mid-run", "terminated", "all terminated", "hung up"):  # the last set holds the last step
             found, _ = checkpoint.newest(run.folder / "checkpoints")
             assert {name: run.records(name)[-1].step for name in found.steps} == found.steps

@@ -1,4 +1,4 @@
-"""Whoever carries the mark ends with whoever set it."""
+"""What is started apart ends with whoever started it."""
 
 import os
 import signal
@@ -11,13 +11,15 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 DRIVER = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 from topology import guard
-with guard.watching() as mark:
-    with guard.marked(mark):
-        ours = subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+started = "import subprocess, time; print(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True); time.sleep(600)"
+with guard.watching() as pipe:
+    apart = guard.apart(subprocess.Popen, pipe)
+    ours = apart([sys.executable, "-c", started], stdout=subprocess.PIPE, preexec_fn=lambda: os.nice(1))
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    print(ours.pid, other.pid, flush=True)
+    print(ours.pid, int(ours.stdout.readline()), other.pid, flush=True)
     if sys.argv[1] == "killed":
         time.sleep(600)
 """
@@ -31,22 +33,24 @@ def lives(process):
 
 
 @pytest.mark.parametrize("how", ["killed", "ended"])
-def test_what_is_marked_ends_with_the_driver_and_nothing_else(how):
+def test_what_is_started_apart_ends_with_the_driver_and_so_does_what_it_started(how):
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, how], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    ours, other = map(int, driver.stdout.readline().split())
+    leader, ours, other = map(int, driver.stdout.readline().split())
     try:
+        assert os.getsid(leader) == os.getsid(ours) == leader
+        assert os.getpriority(os.PRIO_PROCESS, leader) == 1 + os.getpriority(os.PRIO_PROCESS, driver.pid)
         if how == "killed":
-            assert lives(ours)
+            assert lives(leader) and lives(ours)
             driver.kill()
         driver.wait(20)
         deadline = time.monotonic() + 20
-        while lives(ours):
+        while lives(leader) or lives(ours):
             assert time.monotonic() < deadline
         assert lives(other)
     finally:
-        for process in (ours, other):
+        for process in (leader, ours, other):
             if lives(process):
                 os.kill(process, signal.SIGKILL)
         driver.stdout.close()
