@@ -51,6 +51,7 @@ from learners.group_events import (
 )
 from learners.parcels import Holds, Parcel, Sent, Whose
 from learners.replica import Update
+from learners.sums import MASK, Sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class Group:
         read: makes an update of what was sent, or raises ValueError: no member sends such. Pure.
         limits: see there.
         holds: what a new member knows from snapshot and log, and has applied.
+        sums: of these.
         first: the round that a worker begins with; of a synchronous group.
         logs: whether this member keeps the log.
     """
@@ -104,6 +106,7 @@ class Group:
         limits: Limits,
         *,
         holds: Optional[Holds] = None,
+        sums: Optional[Sums] = None,
         first: int = 0,
         logs: bool = False,
     ) -> None:
@@ -120,6 +123,7 @@ class Group:
         self._members: dict[Whose, int] = {}  #: first round of each; synchronous
         self._first, self._round = first, 0
         self._known = 0  #: own updates below this are known to a neighbour
+        self._sums = sums or Sums()
         self._applied = sum(taken.below + len(taken.early) for taken in holds.clock.taken.values())
         self._ready = self._done = self._left = False
         self._over = ""  #: why this member must rejoin
@@ -141,6 +145,11 @@ class Group:
     def seen(self) -> int:
         """Updates applied here, own and others'."""
         return self._applied
+
+    def agrees(self, clock: Clock, digest: int) -> Optional[bool]:
+        """Whether a replica has the bits that its updates' senders say; None where that can't be told now."""
+        wanted = self._sums.of(clock)
+        return None if wanted is None else wanted == digest & MASK
 
     @property
     def waiting(self) -> int:
@@ -194,6 +203,7 @@ class Group:
         assert sent.name == (*self._own, self._taken.get(self._own, Taken()).below), f"{sent.name} is not the next"
         self.counts["made"] += 1
         self._applied += 1
+        self._sums = self._sums.add([sent])
         self._accept(sent, None)
 
     def _arrived(self, parcel: Parcel, at: float) -> None:
@@ -370,6 +380,7 @@ class Group:
             chosen = self._chosen()
             staleness = tuple(max(0, self._applied - sent.seen) for sent, _ in chosen)
             self._applied += len(chosen)
+            self._sums = self._sums.add(sent for sent, _ in chosen)
             self._round += 1
             self._said.append(Apply(tuple(update for _, update in chosen), staleness))
         made = self._taken.get(self._own, Taken()).below
