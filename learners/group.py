@@ -305,20 +305,15 @@ class Group:
                 del peer.sent[name]
                 self.counts["resent"] += 1
         peer.outbox = {name: sent for name, sent in peer.outbox.items() if name not in theirs}
-        lacked = list(islice((name for name in self._beyond(theirs) if name not in peer.sent), self._limits.window))
+        lacked = list(
+            islice((name for name in self.clock.beyond(theirs) if name not in peer.sent), self._limits.window)
+        )
         peer.outbox.update((name, self._store[name]) for name in lacked if name in self._store)
         missing = any(name not in peer.outbox for name in lacked)
         if missing and at >= peer.looked + self._limits.patience:
             peer.looked = at
             self.counts["looked up"] += 1
             self._said.append(Look(node, theirs))
-
-    def _beyond(self, theirs: Clock) -> Iterator[Name]:
-        """What is here and not there."""
-        for whose, mine in self._taken.items():
-            there = theirs.taken.get(whose, Taken())
-            yield from (Name(*whose, n) for n in range(there.below, mine.below) if n not in there)
-            yield from (Name(*whose, n) for n in mine.early if n not in there)
 
     def _send(self, at: float) -> None:
         for node, peer in self._peers.items():
@@ -367,7 +362,7 @@ class Group:
             peer.told = -inf  # all hear of it with the next parcel
         if self._logs:
             self._said.append(KeepClosed(whose, taken))
-        if not _within(mine, taken):
+        if next(mine.beyond(taken), None) is not None:
             self._over = f"incarnation {whose[1]} of worker {whose[0]} was closed without updates that are applied here"
         elif whose == self._own and not self._done:
             self._over = "this incarnation was closed while it went on"
@@ -425,9 +420,3 @@ class Group:
         kept = tuple(sent for said in self._said if isinstance(said, Keep) for sent in said.updates)
         if kept:
             self._said = [Keep(kept), *(said for said in self._said if not isinstance(said, Keep))]
-
-
-def _within(part: Taken, whole: Taken) -> bool:
-    """Whether one set of sequences lies in another."""
-    below = part.below <= whole.below or all(n in whole for n in range(whole.below, part.below))
-    return below and all(n in whole for n in part.early)

@@ -1,8 +1,8 @@
 """Whether a replica has the bits that it should have, from the sums that updates carry.
 
 A digest is linear: that of a replica is the sum of the digests of its updates, whatever their order. Each update
-carries the sum over its incarnation up to itself, so the last one of each says what any replica must come to, without
-expanding anything. 32 bits travel: a lost, doubled or falsely expanded update goes unnoticed once in four billion times.
+carries the sum over its incarnation up to itself, so the last one of each says what any replica must come to, and
+nothing need be expanded. 32 bits travel: one lost, doubled or falsely expanded update in four billion goes unnoticed.
 """
 
 from __future__ import annotations

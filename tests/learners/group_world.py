@@ -111,8 +111,8 @@ class World:
         if node != FAR:
             replica = START.apply(map(read, self.log))
             holds, sums = Holds(replica.clock, dict(self.closed)), Sums().add(self.log)
-        first = max((len(m.rounds) for n, m in self.members.items() if n >= 0), default=0)
-        first += 1 if self.members.keys() & set(range(99)) and self.limits.sync and self.time else 0
+        there = [m.group._next for n, m in self.members.items() if n >= 0]
+        first = max(there) + 1 if self.limits.sync and self.time and there else 0
         group = self.make(node, incarnation, read, self.limits, holds=holds, sums=sums, first=first, logs=node == ROOT)
         self.members[node] = Member(group, incarnation, replica)
         for other in self.neighbours(node):
@@ -142,7 +142,7 @@ class World:
         return member
 
     def close(self, node, incarnation, misses=()):
-        """As the supervisor does it, when no process of that incarnation is asked any more."""
+        """As the supervisor does it, when no process of that incarnation is asked any more; messages still come."""
         whose, union = (node, incarnation), Clock()
         for member_node in list(self.members):
             if member_node == node:
@@ -152,6 +152,7 @@ class World:
                     there = said.taken
                     names = [Name(*whose, n) for n in (*range(there.below), *there.early)]
                     union = union.add(name for name in names if name not in union)
+            self.deliver()
         taken = union.taken.get(whose, Taken())
         for member_node in list(self.members):
             if member_node not in misses:
@@ -259,7 +260,9 @@ class World:
                     self.tell(node, Ready(self.time))
 
     def check(self):
-        """Equal clocks, equal bits, and each update that counts once."""
+        """Equal clocks, equal bits, and each update that counts once; of who has ended, what it was closed with."""
+        for whose, taken in self.closed.items():
+            assert all(m.group.clock.taken.get(whose, Taken()) == taken for m in self.members.values())
         clocks = {node: member.group.clock for node, member in self.members.items()}
         assert all(clock == clocks[ROOT] for clock in clocks.values())
         assert {sent.name for sent in self.log} == {

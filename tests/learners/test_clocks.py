@@ -25,6 +25,11 @@ def test_gaps_are_what_is_missing_below_what_is_there(updates):
         assert missing and set(missing) == set(range(max(there))) - there
 
 
+@given(sets, sets)
+def test_beyond_another_is_the_difference_of_the_sets(mine, theirs):
+    assert set(Clock().add(mine).beyond(Clock().add(theirs))) == set(mine) - set(theirs)
+
+
 @given(sets)
 def test_a_clock_comes_back_from_its_array(updates):
     clock = Clock().add(updates)

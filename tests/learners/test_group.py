@@ -1,6 +1,6 @@
 """Whatever gets lost, comes twice, dies or joins: all living replicas end with the same clock and the same bits."""
 
-import sys
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,11 @@ from learners.group import Group, Limits
 from learners.group_events import Accuse, Apply, Arrived, Discard, Found, Keep, Leave, Look, Made, Opened, Ready, Tick
 from learners.parcels import Holds, Parcel, Sent
 
-sys.path.insert(0, str(Path(__file__).parent))
-from group_world import FAR, ROOT, START, World, coordinates, read  # noqa: E402
-
-sys.path.pop(0)
+spec = importlib.util.spec_from_file_location("group_world", Path(__file__).with_name("group_world.py"))
+group_world = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(group_world)
+FAR, ROOT, START, World = group_world.FAR, group_world.ROOT, group_world.START, group_world.World
+coordinates, read = group_world.coordinates, group_world.read
 
 slow = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 40)
@@ -87,3 +88,219 @@ def test_the_same_with_next_to_no_memory_and_the_log(events):
         assert len(member.group._store) <= 3 and member.group.waiting <= 6
         for peer in member.group._peers.values():
             assert len(peer.sent) <= 8
+
+
+def alone(node=0, incarnation=0, limits=None, **more):
+    return Group(node, incarnation, read, limits or Limits(), **more)
+
+
+def sent(sender, sequence, incarnation=0, running=0, seen=0):
+    name = Name(sender, incarnation, sequence)
+    return parcels.packed(group_world.Update(name, (coordinates(name),)), "sign", seen, running)
+
+
+def only(kind, instructions):
+    return [said for said in instructions if isinstance(said, kind)]
+
+
+def updates(instructions):
+    return [one.name for said in only(group_world.Send, instructions) for one in said.parcel.updates]
+
+
+# ---------------------------------------------------------------- a synchronous group
+
+
+@given(st.lists(st.one_of(st.tuples(st.just("round"), st.integers(0, 2)), st.tuples(st.just("deliver"), numbers))))
+@slow
+def test_in_a_synchronous_group_all_begin_each_round_with_the_same_bits(events):
+    world = World(3, Limits(sync=True))
+    for what, n in events:
+        act(world, what, n)
+    for _ in range(4):
+        for node in range(3):
+            world.round(node)
+        while world.flight:
+            world.deliver()
+        world.tick(0.01)
+    rounds = [member.rounds for node, member in world.members.items() if node >= 0]
+    assert all(found == rounds[0] for found in rounds) and len(rounds[0]) >= 4
+    for number, (_, clock) in enumerate(rounds[0]):  # none early, none late
+        assert set(clock.taken.values()) == ({Taken(number)} if number else set())
+
+
+def test_a_synchronous_group_waits_for_the_living_only_and_takes_in_who_joins():
+    world = World(3, Limits(sync=True))
+
+    def round_of(*nodes):
+        for node in nodes:
+            world.round(node)
+        world.tick(3.0)
+        while world.flight:
+            world.deliver()
+        return {node: len(m.rounds) for node, m in world.members.items() if node >= 0}
+
+    assert round_of(0, 1, 2) == {0: 2, 1: 2, 2: 2}
+    assert round_of(0, 1) == {0: 2, 1: 2, 2: 2}  # worker 2 is missing
+    world.close(2, world.kill(2).incarnation)
+    assert round_of() == {0: 3, 1: 3}
+    assert round_of(0, 1) == {0: 4, 1: 4}
+    world.start(2)
+    assert round_of(0, 1) == {0: 5, 1: 5, 2: 1}  # it begins with a round that nobody had begun
+    assert round_of(0, 1) == {0: 5, 1: 5, 2: 1}
+    assert round_of(2) == {0: 6, 1: 6, 2: 2}
+    found = [m.rounds[-1] for n, m in world.members.items() if n >= 0]
+    assert len({digest for digest, _ in found}) == 1
+    world.settle()
+    world.check()
+
+
+# ---------------------------------------------------------------- cost
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_messages_grow_with_the_workers_and_not_with_their_square(hosts):
+    found = {}
+    for workers in (2, 4, 8, 16):
+        world = World(workers, Limits(hold=0.008, beat=1.0), hosts=hosts)
+        rounds = 50
+        for _ in range(rounds):  # of 10 ms; relays send what has come together
+            for node in range(workers):
+                world.round(node)
+            for _ in range(4):
+                for _ in range(len(world.flight)):
+                    world.deliver()
+                world.tick(0.0025)
+        found[workers] = world.parcels / (rounds * workers)
+    assert max(found.values()) < 2.1 + (hosts - 1)
+    assert found[16] < found[2] + 0.1
+
+
+def test_what_comes_within_the_hold_goes_in_one_parcel():
+    relay = alone(ROOT, limits=Limits(hold=1.0))
+    relay.handle(Opened(0, 0, 0.0), Opened(1, 0, 0.0))
+    out = [relay.handle(Arrived(Parcel(0, 0, (sent(0, n),)), 0.1 * (n + 1))) for n in range(5)]
+    assert not any(updates(said) for said in out)
+    assert out[-1][-1].until == pytest.approx(1.0)
+    assert updates(relay.handle(Tick(1.0))) == [Name(0, 0, n) for n in range(5)]  # to worker 1, and not back to 0
+
+
+def test_a_large_outbox_leaves_in_several_parcels():
+    size = sent(0, 0).nbytes
+    worker = alone(limits=Limits(parcel=3 * size))
+    for n in range(8):
+        worker.handle(Made(sent(0, n), 0.0))
+    worker.handle(Opened(ROOT, 0, 0.0))
+    out = worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(group_world.Clock())), 0.0))
+    sizes = [len(updates(out))]
+    while len(updates(out := worker.handle(Tick(out[-1].until)))) and len(sizes) < 9:
+        sizes.append(len(updates(out)))
+    assert sizes == [3, 3, 2]
+
+
+def test_a_frozen_neighbour_gets_no_more_than_a_window():
+    worker = alone(limits=Limits(window=4))
+    worker.handle(Opened(ROOT, 0, 0.0))
+    out = [name for n in range(20) for name in updates(worker.handle(Made(sent(0, n), 0.001 * n)))]
+    assert len(out) == 4
+    clock = group_world.Clock().add(Name(0, 0, n) for n in range(4))
+    out = worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(clock)), 0.1))
+    assert updates(out) == [Name(0, 0, n) for n in range(4, 8)]
+
+
+# ---------------------------------------------------------------- one by one
+
+
+def test_an_update_that_no_member_makes_is_refused_and_its_sender_accused_once():
+    worker = alone()
+    worker.handle(Opened(1, 0, 0.0))
+    bad = [Sent(Name(1, 0, n), 0, 0, b"\x00") for n in range(2)]
+    out = worker.handle(Arrived(Parcel(1, 0, tuple(bad)), 0.1))
+    (accuse,) = only(Accuse, out)
+    assert accuse.whose == (1, 0) and "bytes came" in accuse.reason
+    assert worker.counts["refused contents"] == 2 and worker.clock == group_world.Clock()
+
+
+@pytest.mark.parametrize(
+    ("parcel", "reason"),
+    [
+        (Parcel(5, 0, (sent(5, 0),)), "unknown neighbour"),
+        (Parcel(1, 0, (sent(1, 0),)), "former incarnation"),
+        (Parcel(1, 1, (sent(0, 0),)), "own name"),
+        (Parcel(1, 1, (sent(1, 50),)), "far ahead"),
+        (Parcel(1, 1, (sent(2, 3),)), "closed incarnation"),
+        (Parcel(1, 1, (sent(3, 0),)), "ending incarnation"),
+    ],
+)
+def test_what_is_not_taken_is_counted(parcel, reason):
+    worker = alone(limits=Limits(window=50))
+    worker.handle(Opened(1, 1, 0.0), group_world.Closed((2, 0), Taken(2), 0.0), group_world.Ending((3, 0), 0.0))
+    worker.handle(Arrived(parcel, 0.1))
+    assert worker.counts[f"refused {reason}"] == 1 and not worker.waiting
+
+
+def test_messages_can_be_held_back_by_rounds_and_max_staleness_bounds_how_many():
+    worker = alone(limits=Limits(held_back=3, max_staleness=5))
+    worker.handle(Opened(1, 0, 0.0))
+    applied = []
+    for n in range(8):
+        worker.handle(Arrived(Parcel(1, 0, (sent(1, n, seen=n + 1),)), 0.1 * n))
+        (apply,) = only(Apply, worker.handle(Ready(0.1 * n)))
+        applied.append([update.name.sequence for update in apply.updates])
+    assert applied == [[], [], [], [0], [1], [2], [3], [4]]
+    for n in range(8, 20):
+        worker.handle(Arrived(Parcel(1, 0, (sent(1, n),)), 1.0))
+    (apply,) = only(Apply, worker.handle(Ready(1.0)))
+    assert [update.name.sequence for update in apply.updates] == list(range(5, 15)) and worker.waiting == 5
+
+
+def test_staleness_is_what_was_applied_here_and_not_known_there():
+    worker = alone()
+    worker.handle(Opened(1, 0, 0.0), *(Made(sent(0, n), 0.0) for n in range(4)))
+    worker.handle(Arrived(Parcel(1, 0, (sent(1, 0, seen=1), sent(1, 1, seen=4))), 0.1))
+    (apply,) = only(Apply, worker.handle(Ready(0.1)))
+    assert apply.staleness == (3, 0)
+
+
+def test_who_is_done_leaves_when_a_neighbour_has_all():
+    worker = alone()
+    worker.handle(Opened(ROOT, 0, 0.0), Made(sent(0, 0), 0.0))
+    assert not only(Leave, worker.handle(group_world.Done(0.1)))
+    clock = group_world.Clock().add([Name(0, 0, 0)])
+    assert only(Leave, worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(clock)), 0.2)))
+    assert not only(Leave, worker.handle(Tick(0.3)))
+
+
+def test_updates_that_nobody_got_and_memory_does_not_hold_make_a_member_rejoin():
+    worker = alone(limits=Limits(memory=3 * sent(0, 0).nbytes))
+    out = [worker.handle(Made(sent(0, n), 0.0)) for n in range(4)]
+    assert not any(only(Discard, said) for said in out[:3])
+    (discard,) = out[3]
+    assert "no neighbour has got update 0" in discard.reason
+
+
+def test_a_lost_or_doubled_update_shows_in_the_sums():
+    running, made = 0, []
+    for n in range(6):
+        one = sent(1, n)
+        running += START.digest_of(read(one))
+        made.append(one._replace(running=running & 0xFFFFFFFF))
+    worker = alone()
+    worker.handle(Opened(1, 0, 0.0), Arrived(Parcel(1, 0, tuple(made)), 0.1), Ready(0.1))
+    good = START.apply(map(read, made))
+    assert worker.agrees(good.clock, good.digest) is True
+    lost = START.apply(map(read, made[:-1]))
+    assert worker.agrees(good.clock, lost.digest) is False
+    assert worker.agrees(lost.clock, lost.digest) is None
+
+
+def test_the_log_is_told_before_anything_leaves_and_looked_into_for_what_is_forgotten():
+    root = alone(ROOT, limits=Limits(memory=2 * sent(0, 0).nbytes), logs=True)
+    root.handle(Opened(0, 0, 0.0), Opened(1, 0, 0.0))
+    out = root.handle(Arrived(Parcel(0, 0, tuple(sent(0, n) for n in range(5))), 0.1))
+    (keep,) = only(Keep, out)
+    assert [one.name.sequence for one in keep.updates] == list(range(5)) and out[0] is keep
+    root.handle(Opened(2, 0, 0.2))
+    out = root.handle(Arrived(Parcel(2, 0, (), Holds(group_world.Clock())), 10.0))
+    (look,) = only(Look, out)
+    out = root.handle(Found(look.to, tuple(sent(0, n) for n in range(3)), 10.1))
+    assert updates(out) == [Name(0, 0, n) for n in range(3)]
