@@ -58,6 +58,11 @@ class Clock:
             taken[name[:2]] = before.add(name.sequence)
         return Clock(taken)
 
+    @property
+    def count(self) -> int:
+        """Updates in it."""
+        return sum(taken.below + len(taken.early) for taken in self.taken.values())
+
     def beyond(self, other: Clock) -> Iterator[Name]:
         """Updates that another lacks."""
         for whose, taken in self.taken.items():

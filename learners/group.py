@@ -9,7 +9,8 @@ Greatest staleness: what comes in is applied before the next round, or `held_bac
 One rule for workers, relays and the log. The members form a graph, of which each knows its neighbours. What is new is
 passed on once to each neighbour it did not come from; now and then a parcel carries its sender's clock, and whoever
 reads there that something is missing sends it again. So a loss costs time, a repetition nothing, and order nothing:
-a joiner, a restart and a broadcast that broke off are clocks that lack something.
+a joiner, a restart and a broadcast that broke off are clocks that lack something. Clocks also tell what the log has:
+only that is forgotten, and who has no room for more takes no more.
 
 What an incarnation has sent counts for all or for none: when it ends, the supervisor first has all members take no more
 of it (`Ending`), then closes it at the union of what they hold (`Closed`), which they pass on like updates.
@@ -42,6 +43,7 @@ from learners.group_events import (
     Keep,
     KeepClosed,
     Leave,
+    Logged,
     Look,
     Made,
     Opened,
@@ -62,7 +64,7 @@ class Limits:
     beat: float = 1.0  #: seconds between two clocks to one neighbour
     patience: float = 2.0  #: seconds after which what a neighbour's clock lacks is sent to it again
     parcel: int = 256_000  #: bytes of updates in one parcel, or one update
-    memory: int = 32_000_000  #: bytes of updates that are kept to fill others' gaps
+    memory: int = 32_000_000  #: bytes of updates that are kept to fill others' gaps, and until the log has them
     window: int = 4096  #: updates taken in above a gap, and sent to a neighbour that does not say it has them
     waiting: int = 4096  #: updates taken in and not applied
     held_back: int = 0  #: rounds that an update waits before it is applied
@@ -122,9 +124,9 @@ class Group:
         self._peers: dict[int, _Peer] = {}
         self._members: dict[Whose, int] = {}  #: first round of each; synchronous
         self._first, self._round = first, 0
-        self._known = 0  #: own updates below this are known to a neighbour
+        self._logged = holds.logged  #: only what the log has may be forgotten
         self._sums = sums or Sums()
-        self._applied = sum(taken.below + len(taken.early) for taken in holds.clock.taken.values())
+        self._applied = holds.clock.count
         self._ready = self._done = self._left = False
         self._over = ""  #: why this member must rejoin
         self._said: list[Instruction] = []
@@ -138,8 +140,8 @@ class Group:
 
     @property
     def holds(self) -> Holds:
-        """Clock and closed incarnations."""
-        return Holds(self.clock, dict(self._closed))
+        """What neighbours are told."""
+        return Holds(self.clock, dict(self._closed), self._logged)
 
     @property
     def seen(self) -> int:
@@ -182,8 +184,8 @@ class Group:
             case Opened(node, incarnation):
                 self._open(node, incarnation)
             case Gone(node):
-                if node in self._peers:
-                    self._peers[node].open = False
+                if node in self._peers:  # if it comes back, its clock says what it lacks
+                    self._peers[node] = _Peer(self._peers[node].incarnation, open=False)
             case Joined(sender, incarnation, first):
                 self._members[sender, incarnation] = first
             case Ending(whose):
@@ -194,6 +196,8 @@ class Group:
             case Found(to, updates):
                 peer = self._peers[to]
                 peer.outbox.update({sent.name: sent for sent in updates if sent.name not in peer.sent})
+            case Logged(clock):
+                self._hear_of_log(clock)
             case Done():
                 self._done = True
 
@@ -205,6 +209,8 @@ class Group:
         self._applied += 1
         self._sums = self._sums.add([sent])
         self._accept(sent, None)
+        if self._full():
+            self._over = "the log has not got this worker's updates for so long that there is no room for more"
 
     def _arrived(self, parcel: Parcel, at: float) -> None:
         peer = self._peers.get(parcel.node)
@@ -221,12 +227,17 @@ class Group:
         if parcel.holds is not None:
             for whose, taken in parcel.holds.closed.items():
                 self._close(whose, taken)
+            self._hear_of_log(parcel.holds.logged)
         for sent in parcel.updates:
             peer.outbox.pop(sent.name, None)
             peer.sent.pop(sent.name, None)
             self._receive(sent, peer)
         if parcel.holds is not None:
             self._compare(parcel.node, peer, parcel.holds.clock, at)
+
+    def _hear_of_log(self, clock: Clock) -> None:
+        """All that is heard of it are moments of one history."""
+        self._logged = max(self._logged, clock, key=lambda clock: clock.count)
 
     def _receive(self, sent: Sent, source: _Peer) -> None:
         whose = sent.name[:2]
@@ -262,7 +273,7 @@ class Group:
             return "own name"
         if sequence >= self._taken.get(whose, Taken()).below + self._limits.window:
             return "far ahead"  # it will be sent again
-        return "queue is full" if len(self._waiting) >= self._limits.waiting else ""
+        return "no room" if self._full() or len(self._waiting) >= self._limits.waiting else ""
 
     def _accept(self, sent: Sent, source: Optional[_Peer]) -> None:
         whose = sent.name[:2]
@@ -274,17 +285,18 @@ class Group:
                 peer.outbox[sent.name] = sent
         if self._logs:
             self._said.append(Keep((sent,)))
-        while self._stored > self._limits.memory and len(self._store) > 1:
-            self._forget(next(iter(self._store)))
 
-    def _forget(self, name: Name) -> None:
-        """The log has it; not so what nobody else has got of our own."""
-        self._stored -= self._store.pop(name).nbytes
-        for peer in self._peers.values():
-            peer.outbox.pop(name, None)
-            peer.sent.pop(name, None)
-        if name[:2] == self._own and name.sequence >= self._known:
-            self._over = f"no neighbour has got update {name.sequence} of {self._own}, and there is no room for more"
+    def _full(self) -> bool:
+        """Whether there is no room for another update once all has been forgotten that the log has."""
+        while self._stored > self._limits.memory:
+            name = next(iter(self._store))
+            if name not in self._logged:
+                return True
+            self._stored -= self._store.pop(name).nbytes
+            for peer in self._peers.values():
+                peer.outbox.pop(name, None)
+                peer.sent.pop(name, None)
+        return False
 
     # -- neighbours and their clocks
 
@@ -297,7 +309,6 @@ class Group:
 
     def _compare(self, node: int, peer: _Peer, theirs: Clock, at: float) -> None:
         """What does this neighbour lack, according to its clock?"""
-        self._known = max(self._known, theirs.taken.get(self._own, Taken()).below)
         for name, when in list(peer.sent.items()):
             if name in theirs:
                 del peer.sent[name]
@@ -378,8 +389,8 @@ class Group:
             self._sums = self._sums.add(sent for sent, _ in chosen)
             self._round += 1
             self._said.append(Apply(tuple(update for _, update in chosen), staleness))
-        made = self._taken.get(self._own, Taken()).below
-        if self._done and not self._left and self._known >= made:
+        made = self._taken.get(self._own, Taken())
+        if self._done and not self._left and self._logged.taken.get(self._own, Taken()) == made:
             self._left = True
             self._said.append(Leave())
 

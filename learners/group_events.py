@@ -92,6 +92,14 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Logged:
+    """The log has all of this clock, as safely as is wanted; for who keeps it, after a `Keep`."""
+
+    clock: Clock
+    at: float
+
+
+@dataclass(frozen=True)
 class Done:
     """The worker makes no more updates."""
 
@@ -105,7 +113,7 @@ class Tick:
     at: float
 
 
-Event = Union[Made, Ready, Arrived, Opened, Gone, Joined, Ending, Closed, Found, Done, Tick]
+Event = Union[Made, Ready, Arrived, Opened, Gone, Joined, Ending, Closed, Found, Logged, Done, Tick]
 
 # ---------------------------------------------------------------- instructions
 
@@ -130,7 +138,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Keep:
-    """To be appended to the log, in this order."""
+    """To be appended to the log, in this order; `Logged` says that it has been."""
 
     updates: tuple[Sent, ...]
 
@@ -176,7 +184,7 @@ class Discard:
 
 @dataclass(frozen=True)
 class Leave:
-    """All that this worker has made is known to a neighbour: it may go."""
+    """The log has all that this worker has made: it may go."""
 
 
 @dataclass(frozen=True)

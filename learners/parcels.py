@@ -59,10 +59,13 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Holds:
-    """What a node has of all updates, and which incarnations have ended with what."""
+    """What a node has of all updates, and what it knows of others."""
 
     clock: Clock
-    closed: Mapping[Whose, Taken] = field(default_factory=dict)  #: all that will ever count of these
+    closed: Mapping[Whose, Taken] = field(
+        default_factory=dict
+    )  #: incarnations that have ended: all that will ever count
+    logged: Clock = field(default_factory=Clock)  #: what the log has, as far as is known here
 
 
 @dataclass(frozen=True)
@@ -163,21 +166,21 @@ def split(content: bytes) -> Iterator[Sent]:
 
 
 def rows(holds: Holds) -> list[tuple[int, int, int, int]]:
-    """Sender, incarnation, sequence, and 0: all below it are there, 1: it alone is; 2, 3: the same of a closed one."""
-    clock = [(*row[:3], row[3]) for row in holds.clock.save().tolist()]
-    return clock + [(*row[:3], row[3] + 2) for row in Clock(dict(holds.closed)).save().tolist()]
+    """Sender, incarnation, sequence, kind: 0 all below it are there, 1 it alone is; 2, 3 closed; 4, 5 logged."""
+    clocks = (holds.clock, Clock(dict(holds.closed)), holds.logged)
+    return [(*row[:3], row[3] + 2 * which) for which, clock in enumerate(clocks) for row in clock.save().tolist()]
 
 
 def from_rows(table: Iterable[tuple[int, int, int, int]]) -> Holds:
     """What `rows` was given; ValueError for a table that it never makes."""
-    taken: tuple[dict[Whose, Taken], dict[Whose, Taken]] = ({}, {})
+    clocks: tuple[dict[Whose, Taken], ...] = ({}, {}, {})
     for sender, incarnation, sequence, kind in table:
-        there, whose = taken[kind >> 1 & 1], (sender, incarnation)
-        if kind > 3 or (whose in there) != bool(kind & 1):
+        whose, alone = (sender, incarnation), bool(kind & 1)
+        if kind > 5 or (whose in clocks[kind >> 1]) != alone:
             raise ValueError(f"clock: a row ({sender}, {incarnation}, {sequence}, {kind}) out of place")
-        below, early = there.get(whose, Taken(sequence))
-        there[whose] = Taken(below, early | {sequence}) if kind & 1 else Taken(sequence)
-    return Holds(Clock(taken[0]), taken[1])
+        there = clocks[kind >> 1]
+        there[whose] = Taken(there[whose].below, there[whose].early | {sequence}) if alone else Taken(sequence)
+    return Holds(Clock(clocks[0]), clocks[1], Clock(clocks[2]))
 
 
 # ---------------------------------------------------------------- parcels

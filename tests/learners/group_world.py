@@ -29,6 +29,7 @@ from learners.group_events import (
     Keep,
     KeepClosed,
     Leave,
+    Logged,
     Look,
     Made,
     Opened,
@@ -110,7 +111,7 @@ class World:
         replica, holds, sums = START, Holds(Clock()), Sums()
         if node != FAR:
             replica = START.apply(map(read, self.log))
-            holds, sums = Holds(replica.clock, dict(self.closed)), Sums().add(self.log)
+            holds, sums = Holds(replica.clock, dict(self.closed), replica.clock), Sums().add(self.log)
         there = [m.group._next for n, m in self.members.items() if n >= 0]
         first = max(there) + 1 if self.limits.sync and self.time and there else 0
         group = self.make(node, incarnation, read, self.limits, holds=holds, sums=sums, first=first, logs=node == ROOT)
@@ -197,6 +198,7 @@ class World:
                 member.may_go = True
             case Keep(updates):
                 self.log += updates
+                self.tell(node, Logged(member.group.clock, self.time))
             case KeepClosed(whose, taken):
                 self.closed[whose] = taken
             case Look(to, has):
@@ -206,8 +208,9 @@ class World:
             case Accuse(whose, reason):
                 raise AssertionError(f"{whose} accused: {reason}")
             case Discard(reason):
+                assert node >= 0, f"relay {node}: {reason}"
                 if self.members.get(node) is member:
-                    self.restart(node) if node != ROOT else None
+                    self.restart(node)
             case Leave():
                 member.left = True
 

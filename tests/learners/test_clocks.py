@@ -15,7 +15,7 @@ def test_a_clock_is_the_set_whatever_the_order(updates):
     clock = Clock().add(updates)
     assert clock == Clock().add(sorted(updates)) == Clock().add(sorted(updates, reverse=True))
     inside = {Name(s, i, n) for s in range(4) for i in range(3) for n in range(14) if Name(s, i, n) in clock}
-    assert inside == set(updates)
+    assert inside == set(updates) and clock.count == len(updates)
 
 
 @given(sets)

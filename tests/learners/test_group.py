@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 from learners import parcels
 from learners.clocks import Name, Taken
 from learners.group import Group, Limits
-from learners.group_events import Accuse, Apply, Arrived, Discard, Found, Keep, Leave, Look, Made, Opened, Ready, Tick
+from learners.group_events import (
+    Accuse,
+    Apply,
+    Arrived,
+    Discard,
+    Found,
+    Keep,
+    Leave,
+    Logged,
+    Look,
+    Made,
+    Opened,
+    Ready,
+    Tick,
+)
 from learners.parcels import Holds, Parcel, Sent
 
 spec = importlib.util.spec_from_file_location("group_world", Path(__file__).with_name("group_world.py"))
@@ -85,7 +99,7 @@ def test_the_same_with_next_to_no_memory_and_the_log(events):
     world.settle(60)
     world.check()
     for member in world.members.values():
-        assert len(member.group._store) <= 3 and member.group.waiting <= 6
+        assert len(member.group._store) <= 4 and member.group.waiting <= 6
         for peer in member.group._peers.values():
             assert len(peer.sent) <= 8
 
@@ -261,21 +275,34 @@ def test_staleness_is_what_was_applied_here_and_not_known_there():
     assert apply.staleness == (3, 0)
 
 
-def test_who_is_done_leaves_when_a_neighbour_has_all():
+def test_who_is_done_leaves_when_the_log_has_all():
     worker = alone()
     worker.handle(Opened(ROOT, 0, 0.0), Made(sent(0, 0), 0.0))
     assert not only(Leave, worker.handle(group_world.Done(0.1)))
     clock = group_world.Clock().add([Name(0, 0, 0)])
-    assert only(Leave, worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(clock)), 0.2)))
+    assert not only(Leave, worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(clock)), 0.2)))
+    assert only(Leave, worker.handle(Arrived(Parcel(ROOT, 0, (), Holds(clock, {}, clock)), 0.2)))
     assert not only(Leave, worker.handle(Tick(0.3)))
 
 
-def test_updates_that_nobody_got_and_memory_does_not_hold_make_a_member_rejoin():
+def test_only_what_the_log_has_is_forgotten_and_who_has_no_room_takes_no_more():
+    relay = alone(FAR, limits=Limits(memory=3 * sent(0, 0).nbytes))
+    relay.handle(Opened(0, 0, 0.0))
+    for n in range(6):
+        relay.handle(Arrived(Parcel(0, 0, (sent(0, n),)), 0.1 * n))
+    assert relay.clock.count == 4 and relay.counts["refused no room"] == 2
+    logged = group_world.Clock().add(Name(0, 0, n) for n in range(3))
+    relay.handle(Opened(ROOT, 0, 1.0), Arrived(Parcel(ROOT, 0, (), Holds(logged, {}, logged)), 1.0))
+    relay.handle(Arrived(Parcel(0, 0, (sent(0, 4), sent(0, 5))), 1.1))
+    assert relay.clock.count == 6 and len(relay._store) <= 4
+
+
+def test_a_worker_whose_updates_the_log_does_not_get_rejoins_when_it_has_no_room():
     worker = alone(limits=Limits(memory=3 * sent(0, 0).nbytes))
     out = [worker.handle(Made(sent(0, n), 0.0)) for n in range(4)]
     assert not any(only(Discard, said) for said in out[:3])
     (discard,) = out[3]
-    assert "no neighbour has got update 0" in discard.reason
+    assert "no room for more" in discard.reason
 
 
 def test_a_lost_or_doubled_update_shows_in_the_sums():
@@ -298,9 +325,12 @@ def test_the_log_is_told_before_anything_leaves_and_looked_into_for_what_is_forg
     root.handle(Opened(0, 0, 0.0), Opened(1, 0, 0.0))
     out = root.handle(Arrived(Parcel(0, 0, tuple(sent(0, n) for n in range(5))), 0.1))
     (keep,) = only(Keep, out)
-    assert [one.name.sequence for one in keep.updates] == list(range(5)) and out[0] is keep
+    assert [one.name.sequence for one in keep.updates] == [0, 1, 2] and out[0] is keep  # there is no room
+    root.handle(Logged(root.clock, 0.1))
+    (keep,) = only(Keep, root.handle(Arrived(Parcel(0, 0, tuple(sent(0, n) for n in range(5))), 0.1)))
+    assert [one.name.sequence for one in keep.updates] == [3, 4]
     root.handle(Opened(2, 0, 0.2))
     out = root.handle(Arrived(Parcel(2, 0, (), Holds(group_world.Clock())), 10.0))
     (look,) = only(Look, out)
     out = root.handle(Found(look.to, tuple(sent(0, n) for n in range(3)), 10.1))
-    assert updates(out) == [Name(0, 0, n) for n in range(3)]
+    assert updates(out) == [Name(0, 0, 0), Name(0, 0, 1)]  # 2 is on its way

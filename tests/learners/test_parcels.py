@@ -17,7 +17,7 @@ words = st.integers(0, 2**32 - 1)
 sent = st.builds(Sent, names, words, words, st.binary(max_size=40), st.booleans())
 few = st.builds(Name, st.integers(0, 3), st.integers(0, 2), st.integers(0, 9))
 clocks = st.lists(few, unique=True, max_size=20).map(lambda found: Clock().add(found))
-holds = st.builds(lambda clock, closed: Holds(clock, closed.taken), clocks, clocks)
+holds = st.builds(lambda clock, closed, logged: Holds(clock, closed.taken, logged), clocks, clocks, clocks)
 whole = st.builds(
     Parcel,
     st.integers(-4, 2**16),
@@ -113,7 +113,7 @@ def test_thirteen_payload_bytes_a_worker_step():
 
 
 def test_a_clock_of_rows_out_of_place_is_refused():
-    for table in ([(0, 0, 3, 1)], [(0, 0, 3, 0), (0, 0, 3, 0)], [(0, 0, 3, 4)]):
+    for table in ([(0, 0, 3, 1)], [(0, 0, 3, 0), (0, 0, 3, 0)], [(0, 0, 3, 6)]):
         with pytest.raises(ValueError, match="out of place"):
             parcels.from_rows(table)
     assert parcels.from_rows([(0, 0, 3, 2)]).closed == {(0, 0): Taken(3)}
