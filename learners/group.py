@@ -12,8 +12,8 @@ reads there that something is missing sends it again. So a loss costs time, a re
 a joiner, a restart and a broadcast that broke off are clocks that lack something. Clocks also tell what the log has:
 only that is forgotten, and who has no room for more takes no more.
 
-What an incarnation has sent counts for all or for none: when it ends, the supervisor first has all members take no more
-of it (`Ending`), then closes it at the union of what they hold (`Closed`), which they pass on like updates.
+What an incarnation has sent counts for all or for none. When it ends, members take no more of it (`Ending`); as soon as
+the log has all that they hold, it closes the incarnation at that (`Close`), and clocks carry the closing to all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from learners.group_events import (
     Accuse,
     Apply,
     Arrived,
-    Closed,
+    Close,
     Discard,
     Done,
     Ending,
@@ -189,10 +189,11 @@ class Group:
             case Joined(sender, incarnation, first):
                 self._members[sender, incarnation] = first
             case Ending(whose):
-                self._frozen.add(whose)
+                if not self._logs:
+                    self._frozen.add(whose)
                 self._said.append(Holding(whose, self._taken.get(whose, Taken())))
-            case Closed(whose, taken):
-                self._close(whose, taken)
+            case Close(whose):
+                self._close(whose, self._taken.get(whose, Taken()))
             case Found(to, updates):
                 peer = self._peers[to]
                 peer.outbox.update({sent.name: sent for sent in updates if sent.name not in peer.sent})
@@ -217,8 +218,9 @@ class Group:
         if peer is None:
             self.counts["refused unknown neighbour"] += 1
             return
-        if parcel.incarnation < peer.incarnation:
-            self.counts["refused former incarnation"] += 1
+        if parcel.incarnation < peer.incarnation:  # its updates are as good as ever; its clock is nobody's
+            for sent in parcel.updates:
+                self._receive(sent, None)
             return
         if parcel.incarnation > peer.incarnation:  # it has forgotten all, and may lack anything
             peer = self._peers[parcel.node] = _Peer(parcel.incarnation)
@@ -239,7 +241,7 @@ class Group:
         """All that is heard of it are moments of one history."""
         self._logged = max(self._logged, clock, key=lambda clock: clock.count)
 
-    def _receive(self, sent: Sent, source: _Peer) -> None:
+    def _receive(self, sent: Sent, source: Optional[_Peer]) -> None:
         whose = sent.name[:2]
         if sent.name.sequence in self._taken.get(whose, Taken()):
             self.counts["repeated"] += 1

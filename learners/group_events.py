@@ -67,18 +67,20 @@ class Joined:
 
 @dataclass(frozen=True)
 class Ending:
-    """The supervisor is about to close this incarnation: what has not been taken of it so far must not be."""
+    """The supervisor says: this incarnation is over. No more is taken of it, but by the log; a `Holding` follows.
+
+    It asks again until the log holds all that the living say they hold, and then has it close the incarnation.
+    """
 
     whose: Whose
     at: float
 
 
 @dataclass(frozen=True)
-class Closed:
-    """The supervisor says: these are all updates of this incarnation that will ever count."""
+class Close:
+    """The supervisor says to who keeps the log: what there is of this incarnation is all that will ever count."""
 
     whose: Whose
-    taken: Taken  #: the union of what all living members said they hold
     at: float
 
 
@@ -113,7 +115,7 @@ class Tick:
     at: float
 
 
-Event = Union[Made, Ready, Arrived, Opened, Gone, Joined, Ending, Closed, Found, Logged, Done, Tick]
+Event = Union[Made, Ready, Arrived, Opened, Gone, Joined, Ending, Close, Found, Logged, Done, Tick]
 
 # ---------------------------------------------------------------- instructions
 

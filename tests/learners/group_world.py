@@ -18,7 +18,7 @@ from learners.group_events import (
     Accuse,
     Apply,
     Arrived,
-    Closed,
+    Close,
     Discard,
     Done,
     Ending,
@@ -82,7 +82,7 @@ class World:
     def __init__(self, workers, limits=None, hosts=2, extra_edges=(), group=Group):
         self.limits, self.make = limits or Limits(), group
         self.time, self.flight, self.log = 0.0, [], []
-        self.closed, self.members, self.extra = {}, {}, extra_edges
+        self.closed, self.closing, self.members, self.extra = {}, [], {}, extra_edges
         self.hosts, self.parcels, self.nbytes, self.looks = hosts, 0, 0, 0
         self.refused = 0
         self.incarnations = {}
@@ -119,6 +119,8 @@ class World:
         for other in self.neighbours(node):
             self.tell(node, Opened(other, self.members[other].incarnation, self.time))
             self.tell(other, Opened(node, incarnation, self.time))
+        for whose in self.closing:
+            self.tell(node, Ending(whose, self.time))
         if node >= 0 and self.limits.sync:
             for other in list(self.members):
                 self.tell(other, Joined(node, incarnation, first, self.time))
@@ -142,28 +144,30 @@ class World:
                 self.tell_member(other, Gone(node, self.time))
         return member
 
-    def close(self, node, incarnation, misses=()):
-        """As the supervisor does it, when no process of that incarnation is asked any more; messages still come."""
-        whose, union = (node, incarnation), Clock()
-        for member_node in list(self.members):
-            if member_node == node:
-                continue
-            for said in self.tell(member_node, Ending(whose, self.time)):
-                if isinstance(said, Holding):
-                    there = said.taken
-                    names = [Name(*whose, n) for n in (*range(there.below), *there.early)]
-                    union = union.add(name for name in names if name not in union)
-            self.deliver()
-        taken = union.taken.get(whose, Taken())
-        for member_node in list(self.members):
-            if member_node not in misses:
-                self.tell(member_node, Closed(whose, taken, self.time))
+    def close(self, node, incarnation):
+        """As the supervisor does it; see `poll`."""
+        self.closing.append((node, incarnation))
+        self.poll()
 
-    def restart(self, node, misses=()):
+    def poll(self):
+        """Ask who is there, while messages still come; have the log close what it has all of."""
+        for whose in list(self.closing):
+            held = {}
+            for node, member in list(self.members.items()):
+                if (node, member.incarnation) != whose and not member.frozen:
+                    said = self.tell(node, Ending(whose, self.time))
+                    held.update((node, one.taken) for one in said if isinstance(one, Holding))
+                    self.deliver()
+            if ROOT in held and all(next(taken.beyond(held[ROOT]), None) is None for taken in held.values()):
+                self.closing.remove(whose)
+                self.tell(ROOT, Close(whose, self.time))
+
+    def restart(self, node):
         """A worker's process is gone; the next incarnation joins."""
         member = self.kill(node)
-        self.close(node, member.incarnation, misses)
-        self.start(node)
+        self.close(node, member.incarnation)
+        if node not in self.members:
+            self.start(node)
 
     def living(self):
         return [member for member in self.members.values() if not member.frozen]
@@ -247,6 +251,7 @@ class World:
         self.time += seconds
         for node in list(self.members):
             self.tell(node, Tick(self.time))
+        self.poll()
 
     def settle(self, rounds=12):
         """Nothing gets lost any more, nobody makes anything: all must come to the same."""
@@ -264,6 +269,7 @@ class World:
 
     def check(self):
         """Equal clocks, equal bits, and each update that counts once; of who has ended, what it was closed with."""
+        assert not self.closing
         for whose, taken in self.closed.items():
             assert all(m.group.clock.taken.get(whose, Taken()) == taken for m in self.members.values())
         clocks = {node: member.group.clock for node, member in self.members.items()}
