@@ -1,7 +1,6 @@
 """The log of a group: every update that counts, in the order in which it came. It is the run.
 
-    log/updates.log                  records: length, crc32, kind | content          9 bytes + content
-    log/snapshot-<end>.safetensors   the replica of the first <end> bytes of it: a shorter tail is enough
+    log/updates.log    records: length, crc32, kind | content          9 bytes + content
 
 The first record names the format and what the group has in common, the starting weights among it. Records are only
 added. What a kill or a lost page has damaged ends the reading, and is said with its place; a writer that goes on puts
@@ -13,7 +12,6 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,15 @@ import numpy as np
 
 from actors import checkpoint
 from learners import parcels
-from learners.alike import group_digest, unlike
+from learners.alike import unlike
 from learners.clocks import Clock
 from learners.parcels import Holds
 from learners.replay import Ended, Entry, Mark
-from learners.replica import Replica
 from learners.sums import Sums
 
 FORMAT = 1
 NAME = "updates.log"
+SNAPSHOTS = "snapshot-*.safetensors"
 SYNC_SECONDS = 1.0
 """How long a record may be in the operating system's memory alone; half of what is promised."""
 _HEAD = struct.Struct("<IIB")
@@ -55,16 +53,6 @@ class Header(msgspec.Struct, frozen=True):
 
     format: int
     traits: dict[str, str]  #: what members have in common (`learners.alike`)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A replica, and where the log goes on."""
-
-    replica: Replica
-    holds: Holds
-    sums: Sums
-    end: int  #: bytes of the log that are in it
 
 
 # ---------------------------------------------------------------- reading
@@ -95,6 +83,11 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
             start = end
             if kind != _HEADER:
                 yield end, _entry(kind, content, path, end)
+
+
+def entries(path: Path, start: int = 0) -> Iterable[Entry]:
+    """As `read`, without places."""
+    return (entry for _, entry in read(path, start))
 
 
 def _record(head: bytes, read: Callable[[int], bytes], path: Path, start: int) -> tuple[int, bytes, int]:
@@ -232,7 +225,7 @@ class Log:
             file.seek(damage.end)
             checkpoint.write_whole(folder / mark, file.read())
             file.truncate(damage.end)
-        for path in folder.glob("snapshot-*.safetensors"):
+        for path in folder.glob(SNAPSHOTS):
             if int(path.stem.split("-")[1]) > damage.end:  # the log that it goes with will never be
                 path.rename(folder / f"{mark}-{path.name}")
         self.fault = f"{damage}; the rest is now in {mark}"
@@ -259,56 +252,3 @@ class Log:
 
 def _framed(kind: int, content: bytes) -> bytes:
     return _HEAD.pack(len(content), _checksum(len(content), kind, content), kind) + content
-
-
-# ---------------------------------------------------------------- snapshots
-
-
-def snapshot(folder: Path, traits: Mapping[str, str], taken: Snapshot, keep: int = 2) -> Path:
-    """Write a snapshot beside the log; older ones but the newest `keep` are removed."""
-    state = {f"replica/{name}": array for name, array in taken.replica.save().items()}
-    state |= {"holds": np.array(parcels.rows(taken.holds), np.int64).reshape(-1, 4), "sums": taken.sums.save()}
-    about = {"format": FORMAT, "group": group_digest(traits).hex(), "end": taken.end, "digest": taken.replica.digest}
-    path = folder / f"snapshot-{taken.end:015d}.safetensors"
-    checkpoint.write_whole(path, checkpoint.pack(state, about))
-    for old in sorted(folder.glob("snapshot-*.safetensors"))[:-keep]:
-        old.unlink()
-    return path
-
-
-def newest_snapshot(
-    folder: Path, traits: Mapping[str, str], start: Replica, upto: Clock | None = None
-) -> tuple[Snapshot, list[str]]:
-    """The newest good snapshot of this group, and what is wrong with each newer one; the start if there is none.
-
-    Args:
-        start: the replica that has taken in nothing.
-        upto: it must hold nothing beyond this clock.
-    """
-    ignored: list[str] = []
-    for path in sorted(folder.glob("snapshot-*.safetensors"), reverse=True):
-        try:
-            found = _snapshot(path, traits, start)
-        except Exception as error:  # whatever a damaged file makes of the libraries that read it
-            ignored.append(f"{path.name} is ignored: {type(error).__name__}: {error}")
-            continue
-        if upto is None or next(found.holds.clock.beyond(upto), None) is None:
-            return found, ignored
-    return Snapshot(start, Holds(Clock()), Sums(), 0), ignored
-
-
-def _snapshot(path: Path, traits: Mapping[str, str], start: Replica) -> Snapshot:
-    state, about = checkpoint.unpack(path.read_bytes())
-    if about["format"] != FORMAT or about["group"] != group_digest(traits).hex():
-        raise ValueError(f"of format {about['format']} and group {about['group']}, not of this one")
-    named = {name.removeprefix("replica/"): array for name, array in state.items() if name.startswith("replica/")}
-    replica = start.restore(named)
-    if replica.digest != about["digest"]:
-        raise ValueError("its digest is not that of its weights")
-    holds = parcels.from_rows(map(tuple, state["holds"].tolist()))
-    return Snapshot(replica, holds, Sums.restored(state["sums"]), about["end"])
-
-
-def entries(path: Path, start: int = 0) -> Iterable[Entry]:
-    """As `read`, without places."""
-    return (entry for _, entry in read(path, start))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import log
+from actors import checkpoint, log, snapshots
 from learners import parcels
+from learners.alike import group_digest
 from learners.clocks import Clock, Name, Taken
 from learners.parcels import Holds
 from learners.replay import Ended, Mark, Replay, Unlike
@@ -123,7 +124,7 @@ def test_what_is_damaged_is_put_aside_with_the_snapshots_that_go_with_it(tmp_pat
     content = path.read_bytes()
     ends = [end for end, _ in log.read(path)]
     replica = START.apply(map(read, MADE))
-    log.snapshot(tmp_path, TRAITS, log.Snapshot(replica, Holds(replica.clock), Sums().add(MADE), ends[-1]))
+    snapshots.write(tmp_path, TRAITS, snapshots.Snapshot(replica, Holds(replica.clock), Sums().add(MADE), ends[-1]))
     flipped = bytearray(content)
     flipped[ends[4] + 20] ^= 1
     path.write_bytes(flipped)
@@ -131,7 +132,7 @@ def test_what_is_damaged_is_put_aside_with_the_snapshots_that_go_with_it(tmp_pat
     assert f"damaged at byte {ends[4]}" in made.fault and made.end == ends[4] == path.stat().st_size
     (aside,) = [found for found in tmp_path.glob("damaged-*") if not found.suffix]
     assert aside.read_bytes() == bytes(flipped[ends[4] :])
-    assert log.newest_snapshot(tmp_path, TRAITS, START)[0].end == 0
+    assert snapshots.newest(tmp_path, TRAITS, START)[0].end == 0
 
 
 def test_a_log_of_another_group_or_format_is_refused_and_left_as_it_is(tmp_path):
@@ -249,8 +250,8 @@ def test_a_snapshot_and_the_tail_are_the_whole(tmp_path, at):
     replay = Replay(START, read)
     replay.take(entry for _, entry in places[: at + 1])
     done = replay.done(whole=False)
-    log.snapshot(tmp_path, TRAITS, log.Snapshot(done.replica, done.holds, done.sums, places[at][0]))
-    found, ignored = log.newest_snapshot(tmp_path, TRAITS, START)
+    snapshots.write(tmp_path, TRAITS, snapshots.Snapshot(done.replica, done.holds, done.sums, places[at][0]))
+    found, ignored = snapshots.newest(tmp_path, TRAITS, START)
     assert not ignored and found.end == places[at][0]
     assert (found.holds, found.sums, found.replica.digest) == (done.holds, done.sums, done.replica.digest)
     replay = Replay(found.replica, read, holds=found.holds, sums=found.sums)
@@ -265,25 +266,25 @@ def test_a_damaged_snapshot_is_ignored_and_named_and_old_ones_go(tmp_path):
     paths = []
     for count in (3, 6, 9):
         replica = START.apply(map(read, MADE[:count]))
-        taken = log.Snapshot(replica, Holds(replica.clock, {(2, 0): Taken(1)}), Sums().add(MADE[:count]), 100 * count)
-        paths.append(log.snapshot(tmp_path, TRAITS, taken))
+        taken = snapshots.Snapshot(
+            replica, Holds(replica.clock, {(2, 0): Taken(1)}), Sums().add(MADE[:count]), 100 * count
+        )
+        paths.append(snapshots.write(tmp_path, TRAITS, taken))
     assert [path.exists() for path in paths] == [False, True, True]
     upto = START.apply(map(read, MADE[:7])).clock
-    assert log.newest_snapshot(tmp_path, TRAITS, START, upto)[0].end == 600
+    assert snapshots.newest(tmp_path, TRAITS, START, upto)[0].end == 600
     for damaged in (paths[2].read_bytes()[:50], _with_another_weight(paths[2])):
         paths[2].write_bytes(damaged)
-        found, ignored = log.newest_snapshot(tmp_path, TRAITS, START)
+        found, ignored = snapshots.newest(tmp_path, TRAITS, START)
         assert found.end == 600 and found.holds.closed == {(2, 0): Taken(1)}
         assert len(ignored) == 1 and ignored[0].startswith(f"{paths[2].name} is ignored: ")
-    assert log.newest_snapshot(tmp_path, {"seed": "8"}, START)[0].end == 0
+    assert snapshots.newest(tmp_path, {"seed": "8"}, START)[0].end == 0
 
 
 def _with_another_weight(path):
-    from actors import checkpoint
-
     replica = START.apply(map(read, MADE[:9]))
     state = {f"replica/{name}": np.array(array) for name, array in replica.save().items()}
     state["replica/moved"][0] += 1
     state |= {"holds": np.array(parcels.rows(Holds(replica.clock)), np.int64), "sums": Sums().save()}
-    about = {"format": 1, "group": log.group_digest(TRAITS).hex(), "end": 900, "digest": replica.digest}
+    about = {"format": 1, "group": group_digest(TRAITS).hex(), "end": 900, "digest": replica.digest}
     return checkpoint.pack(state, about)
