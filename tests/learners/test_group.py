@@ -166,6 +166,16 @@ def test_a_synchronous_group_waits_for_the_living_only_and_takes_in_who_joins():
     world.check()
 
 
+def test_an_update_of_the_next_round_waits_for_that_round():
+    worker = alone(limits=Limits(sync=True))
+    worker.handle(*(group_world.Joined(n, 0, 0, 0.0) for n in range(3)), Opened(ROOT, 0, 0.0), Ready(0.0))
+    worker.handle(Made(sent(0, 0), 0.1))
+    out = worker.handle(Arrived(Parcel(ROOT, 0, (sent(1, 0), sent(1, 1))), 0.2), Ready(0.2))  # 1 has heard of 2
+    assert not only(Apply, out)
+    (apply,) = only(Apply, worker.handle(Arrived(Parcel(ROOT, 0, (sent(2, 0),)), 0.3)))
+    assert {update.name for update in apply.updates} == {Name(1, 0, 0), Name(2, 0, 0)} and worker.waiting == 1
+
+
 # ---------------------------------------------------------------- cost
 
 
@@ -272,6 +282,35 @@ def test_the_log_closes_an_incarnation_at_what_it_has_and_all_hear_of_it():
     assert relay.holds.closed == {(1, 0): Taken(1)}
     root.handle(Arrived(Parcel(FAR, 0, (sent(1, 1),)), 0.4))
     assert root.counts["refused closed incarnation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("closed", "reason"),
+    [
+        ({(1, 0): Taken(1)}, "incarnation 0 of worker 1 was closed without updates that are applied here"),
+        ({(0, 0): Taken(1)}, "this incarnation was closed while it went on"),
+        ({(0, 0): Taken(0)}, "incarnation 0 of worker 0 was closed without updates that are applied here"),
+    ],
+)
+def test_who_slept_through_a_closing_discards_its_state(closed, reason):
+    worker = alone()
+    worker.handle(Opened(1, 0, 0.0), Made(sent(0, 0), 0.0), Arrived(Parcel(1, 0, (sent(1, 0), sent(1, 1))), 0.1))
+    out = worker.handle(Arrived(Parcel(1, 0, (), Holds(group_world.Clock(), closed)), 9.0))
+    assert out == (Discard(reason),) == worker.handle(Tick(9.1))
+
+
+def test_who_has_left_may_be_closed_at_what_it_made():
+    worker = alone()
+    worker.handle(Opened(1, 0, 0.0), Made(sent(0, 0), 0.0), group_world.Done(0.1))
+    worker.handle(Arrived(Parcel(1, 0, (), Holds(group_world.Clock(), {(0, 0): Taken(1)})), 0.2))
+    assert not only(Discard, worker.handle(Tick(0.3)))
+
+
+def test_a_neighbour_that_has_forgotten_all_gets_all_at_once():
+    worker = alone()
+    worker.handle(Opened(ROOT, 0, 0.0), *(Made(sent(0, n), 0.0) for n in range(3)))
+    out = worker.handle(Arrived(Parcel(ROOT, 1, (), Holds(group_world.Clock())), 0.1))  # before any patience has passed
+    assert updates(out) == [Name(0, 0, n) for n in range(3)]
 
 
 def test_messages_can_be_held_back_by_rounds_and_max_staleness_bounds_how_many():
