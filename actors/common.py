@@ -154,6 +154,7 @@ class Saving:
                 "learner": self._setup.name,
                 "incarnation": self._setup.incarnation,
                 "example": data.example,
+                "classes": data.classes,
                 "scale": data.scale,
                 "offset": data.offset,
                 **more,

@@ -5,19 +5,16 @@ read-only, shared by its actors. Inputs stay as found (uint8 or float32); scalin
 """
 
 import difflib
-import importlib
 import importlib.util
 import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors import own
 from actors.formats import Absent, Arrays, DataError, fault, in_folder, read_npz
 from actors.split import split
 from learners.batches import Dataset, permutation
@@ -187,36 +184,11 @@ def _download(known: Known, folder: Path) -> Path:
 
 
 def _function(name: str, folder: Path) -> Arrays:
-    where = f"data.name: {name!r}"
-    module_name, _, function_name = name.partition(":")
-    expected = "((x_train, y_train), (x_test, y_test)) of arrays"
-    with _user_path(folder):
-        try:
-            function = getattr(importlib.import_module(module_name), function_name, None)
-            if not callable(function):
-                raise fault(where, f"no function {function_name!r} in it", "a function without arguments", "define it")
-            result = function()
-        except DataError:
-            raise
-        except ModuleNotFoundError as error:
-            looked = f"a module in {folder}, {Path.cwd()} or Python's path"
-            raise fault(where, str(error), looked, "correct the name or install it") from error
-        except (Exception, SystemExit) as error:
-            found = f"{type(error).__name__}: {error}"
-            raise fault(where, found, expected, "call it by itself to see where") from error
+    where, expected = f"data.name: {name!r}", "((x_train, y_train), (x_test, y_test)) of arrays"
+    result = own.called(where, name, folder, takes="without arguments", expected=expected)
     try:
         (x_train, y_train), (x_test, y_test) = result
         arrays = [np.asarray(array) for array in (x_train, y_train, x_test, y_test)]
     except (TypeError, ValueError) as error:
         raise fault(where, f"a {type(result).__name__} ({error})", expected, "return that") from error
     return Arrays(arrays, [f"{name}: {part}" for part in ("x_train", "y_train", "x_test", "y_test")], name)
-
-
-@contextmanager
-def _user_path(folder: Path) -> Iterator[None]:
-    before = list(sys.path)
-    sys.path[:0] = [str(folder), str(Path.cwd())]
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from actors import checkpoint
-from learners import parcels
-from learners.alike import unlike
-from learners.clocks import Clock
-from learners.parcels import Holds
-from learners.replay import Ended, Entry, Mark
-from learners.sums import Sums
+from learners.group import parcels
+from learners.group.alike import unlike
+from learners.group.parcels import Holds
+from learners.group.replay import Ended, Entry, Mark
+from learners.group.sums import Sums
+from learners.rbd.clocks import Clock
 
 FORMAT = 1
 NAME = "updates.log"
@@ -52,7 +52,7 @@ class Header(msgspec.Struct, frozen=True):
     """The first record."""
 
     format: int
-    traits: dict[str, str]  #: what members have in common (`learners.alike`)
+    traits: dict[str, str]  #: what members have in common (`learners.group.alike`)
 
 
 # ---------------------------------------------------------------- reading

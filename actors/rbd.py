@@ -3,14 +3,15 @@
 Consumes: the data's splits by reference. Produces: parcels of records, and its state for checkpoint sets.
 Waits for: nothing; the recorder and the keeper never. Ended by: its last step, `stop`.
 
-What a round does is in `learners.descent`; here it gets its batches, and what came of it is written down.
+What a round does is in `learners.rbd.descent`; here it gets its batches, and what came of it is written down.
 It is alone yet: updates are made as they would travel, and counted, and go nowhere.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import ray
@@ -34,12 +35,14 @@ from actors.common import (
 from actors.outgoing import Outgoing
 from learners.batches import Split, features, rows
 from learners.footprint import threads
-from learners.layout import Network, network
-from learners.rbd_options import AnyLearner
+from learners.layout import network
+from learners.rbd.options import AnyLearner
 from learners.seeds import derive
 
 if TYPE_CHECKING:
-    from learners.workers import Method, Worker
+    from actors.keras_model import KerasModel
+    from learners.models import Model
+    from learners.rbd.workers import Method, Worker
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
@@ -49,6 +52,7 @@ class Setup(common.Setup):
     """All that it is made from; the options are filled."""
 
     options: AnyLearner
+    beside: Path = Path()  #: folder of the run file, where a network of the user's is sought
 
 
 class RbdWorker:
@@ -121,10 +125,10 @@ class RbdWorker:
         self._account.book("record")
 
     def _round(self) -> None:
-        from learners import replica
-        from learners.descent import descend
+        from learners.rbd import replica
+        from learners.rbd.descent import descend
 
-        before = self._worker
+        before, kept = self._worker, self._kept()
         count, size = self._method.batches(before.shared.directions), self._method.steps()
         first = before.step // size * count
         self._hits.clear()
@@ -135,6 +139,8 @@ class RbdWorker:
         except replica.Diverged as error:
             raise self._diverged(str(error)) from error
         self._worker = done.worker
+        if done.update is None and self._keras:
+            self._keras.restore(kept)  # what is not finite may have gone into its moments
         self._account.book("train")
         self._note_round(done)
         every, step = self._setup.record.every, self._worker.step
@@ -146,14 +152,16 @@ class RbdWorker:
 
     def _built(self) -> Any:
         """Make method and functions, and compile them with a round of zeros; a worker that has done nothing."""
-        from learners.descent import Problem, descend
         from learners.models import Model
-        from learners.workers import Method, stream
+        from learners.rbd.descent import Problem, descend
+        from learners.rbd.workers import Method, stream
 
         setup, data = self._setup, self._setup.data
-        made = network(self._options.network, data.example, data.classes)
+        self._model = model_of(setup.name, setup.seed, setup.options, data.example, data.classes, setup.beside)
+        made = self._model.network
+        self._keras: Optional[KerasModel] = None if isinstance(self._model, Model) else self._model
         self._method = Method(self._options, made.tensors)
-        self._model, losses = Model(made), Model(made, self._options.batch_size)
+        losses = self._keras or Model(made, self._options.batch_size)
         self._stream = stream(self._options, setup.name, 0)
 
         def gradient(theta_D: NDArray[np.float32], batch: Batch) -> tuple[float, NDArray[np.float32]]:
@@ -167,12 +175,18 @@ class RbdWorker:
             return found
 
         self._problem = Problem(gradient, loss)
-        worker = begun(setup.name, setup.seed, self._method, made)
+        worker, kept = begun(setup.name, setup.seed, self._method, self._model), self._kept()
         size = self._options.batch_size
         nothing = (np.zeros((size, data.width), np.float32), np.zeros(size, np.int32))
         descend(self._method, worker, self._problem, [nothing] * self._method.batches(worker.shared.directions))
         self._model.evaluate(worker.shared.theta, *nothing)
+        if self._keras:
+            self._keras.restore(kept)  # as if there had been no zeros
         return worker
+
+    def _kept(self) -> dict[str, NDArray[Any]]:
+        """What a network of the user's holds beside its weights."""
+        return self._keras.save() if self._keras else {}
 
     def _batch(self, number: int) -> Batch:
         split = self._train_split
@@ -198,7 +212,7 @@ class RbdWorker:
 
     def _state(self) -> tuple[int, checkpoint.State, dict[str, Any]]:
         about = {"final": self._final, "bytes": self._nbytes, "seconds": self._seconds}
-        return self._worker.step, self._worker.save(), about
+        return self._worker.step, {**self._worker.save(), **self._kept()}, about
 
     def _go_on(self) -> None:
         """Take over the state that this incarnation goes on from.
@@ -209,6 +223,8 @@ class RbdWorker:
         if (found := restored(self._setup)) is not None:
             state, about = found
             self._worker = self._worker.restore(state)
+            if self._keras:
+                self._keras.restore(state)
             self._final, self._nbytes, self._seconds = dict(about["final"]), about["bytes"], about["seconds"]
 
     # -- what is written down
@@ -258,12 +274,48 @@ class RbdWorker:
         )
 
 
-def begun(name: str, seed: int, method: "Method", made: Network) -> "Worker":
-    """The worker of one learner of a run (its name, the run's seed) that has done nothing yet."""
-    from learners.models import initial
-    from learners.workers import start
+def model_of(
+    name: str, seed: int, options: AnyLearner, example: tuple[int, ...], classes: int, beside: Path
+) -> "Union[Model, KerasModel]":
+    """The network of one learner of a run (its name, the run's seed), with its compiled functions."""
+    from learners.models import Model
 
-    return start(method, initial(made, derive(seed, "weights", name)), derive(seed, "bases", name))
+    if not options.has_own_network:
+        return Model(network(options.network, example, classes))
+    from actors.keras_model import KerasModel, build
+
+    built = build(options.network, example, classes, beside, derive(seed, "weights", name))
+    return KerasModel(built, example, classes, options.network)
+
+
+def begun(name: str, seed: int, method: "Method", model: "Union[Model, KerasModel]") -> "Worker":
+    """The worker of one learner of a run that has done nothing yet."""
+    from learners.models import Model, initial
+    from learners.rbd.workers import start
+
+    theta_0 = initial(model.network, derive(seed, "weights", name)) if isinstance(model, Model) else model.initial
+    return start(method, theta_0, derive(seed, "bases", name))
+
+
+def saved(
+    name: str,
+    seed: int,
+    options: AnyLearner,
+    example: tuple[int, ...],
+    classes: int,
+    beside: Path,
+    state: Mapping[str, NDArray[Any]],
+) -> "tuple[Union[Model, KerasModel], Worker]":
+    """The network of one learner of a run, and its worker as a checkpoint has it."""
+    from learners.models import Model
+    from learners.rbd.defaults import filled
+    from learners.rbd.workers import Method
+
+    model = model_of(name, seed, options, example, classes, beside)
+    if not isinstance(model, Model):
+        model.restore(state)
+    method = Method(filled(options, model.network.size), model.network.tensors)
+    return model, begun(name, seed, method, model).restore(state)
 
 
 RbdActor = ray.remote(max_concurrency=2, max_restarts=0, enable_task_events=False)(RbdWorker)

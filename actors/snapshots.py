@@ -11,12 +11,12 @@ import numpy as np
 
 from actors import checkpoint
 from actors.log import FORMAT, SNAPSHOTS
-from learners import parcels
-from learners.alike import group_digest
-from learners.clocks import Clock
-from learners.parcels import Holds
-from learners.replica import Replica
-from learners.sums import Sums
+from learners.group import parcels
+from learners.group.alike import group_digest
+from learners.group.parcels import Holds
+from learners.group.sums import Sums
+from learners.rbd.clocks import Clock
+from learners.rbd.replica import Replica
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,16 +24,19 @@ from msgspec.structs import replace as changed
 
 from benchmarks import _report
 from learners.batches import Dataset, Split, features, rows
-from learners.clocks import Name
-from learners.coordinates import quantise
-from learners.descent import Problem, descend
-from learners.directions import Whole
 from learners.options import Data
-from learners.rbd_defaults import filled
-from learners.rbd_options import AnyLearner, Nes
-from learners.replica import Diverged
+from learners.rbd.clocks import Name
+from learners.rbd.coordinates import quantise
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.directions import Whole
+from learners.rbd.options import AnyLearner, Nes
+from learners.rbd.replica import Diverged
+from learners.rbd.workers import Method, Worker, start
 from learners.seeds import derive
-from learners.workers import Method, Worker, start
+
+if TYPE_CHECKING:
+    from learners.models import Model
 
 VALIDATION = 1 / 6
 """Share of the training rows that is set apart while rates are chosen: 10,000 of Fashion-MNIST's 60,000."""
@@ -123,7 +127,8 @@ class _Task:
     """What a run works with."""
 
     def __init__(self, setting: Setting) -> None:
-        from learners.models import Model, initial, network
+        from learners.layout import network
+        from learners.models import Model, initial
 
         self._setting, self._data, seed = setting, _data(setting.dataset), setting.seed
         self._train, held = _splits(self._data, setting.validation)
@@ -177,7 +182,7 @@ def _splits(data: Dataset, validation: bool) -> tuple[Split, Split]:
     return Split(inputs, labels), data.test
 
 
-def _problem(data: Dataset, split: Split, model, losses) -> Problem:  # type: ignore[no-untyped-def]
+def _problem(data: Dataset, split: Split, model: "Model", losses: "Model") -> Problem:
     """A batch is row numbers. `losses` evaluates in chunks of one batch."""
 
     def taken(rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -206,8 +211,6 @@ def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[R
     missing = [setting for setting in wanted.values() if not _path(folder, setting).exists()]
     folder.mkdir(parents=True, exist_ok=True)
     if processes > 1 and missing:
-        # read by the libraries when the new processes import them
-        os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         with ProcessPoolExecutor(processes, get_context("spawn"), _one_thread) as pool:
             runs = [pool.submit(_run, setting, folder) for setting in missing]
             for number, run in enumerate(as_completed(runs), 1):
@@ -219,8 +222,13 @@ def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[R
 
 
 def _one_thread() -> None:
+    """Of this process, by calls: what its parent sets in the environment would stay there."""
+    import numba
     import tensorflow as tf
+    from threadpoolctl import threadpool_limits
 
+    numba.set_num_threads(1)
+    threadpool_limits(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

@@ -29,9 +29,9 @@ import numpy as np
 from benchmarks import _report
 from learners import bases
 from learners.bases import Basis, Key
-from learners.philox import Domain, blocks, counting, place, stream
-from learners.signs import CHUNK, TILE, Sums
-from learners.vectors import F32, FLOATS, I64, PAIRS, WORDS, Code, emitted
+from learners.bases.philox import Domain, blocks, counting, place, stream
+from learners.bases.signs import CHUNK, TILE, Sums
+from learners.bases.vectors import F32, FLOATS, I64, PAIRS, WORDS, Code, emitted
 
 D, BATCH, DIRECTIONS_AT_ONCE = 101_770, 32, 50
 Work = Callable[[], Any]

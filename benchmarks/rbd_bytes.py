@@ -24,7 +24,7 @@ from statistics import mean
 
 from benchmarks import _alone, _pictures, _report
 from benchmarks._alone import Result, Setting
-from learners.rbd_options import AnyLearner, Basis, Exchange, Local, Rbd, Sgd, Step
+from learners.rbd.options import AnyLearner, Basis, Exchange, Local, Rbd, Sgd, Step
 
 PRECISIONS = ("sign", "int4", "int8", "int16", "float32")
 DIMENSIONS = (64, 250, 1000, 4000)
@@ -40,10 +40,12 @@ Point = tuple[AnyLearner, int]
 PLAIN = {64: 8.0, 250: 8.0, 1000: 8.0, 4000: 4.0}
 """Rate by d, linear."""
 RESIDUAL = Step(rate=0.1, schedule="constant", weight=2.5)
-TOP = Step(rate=0.1, schedule="constant", weight=2.5)
-LOCAL = Step(rate=0.1, schedule="constant")
-DILOCO = Step(rate=0.1, schedule="constant", weight=0.7, momentum=0.9, nesterov=True)
+TOP = Step(rate=0.1, schedule="constant", weight=4.0)
+LOCAL = Step(rate=0.2, schedule="linear")
+DILOCO = Step(rate=0.05, schedule="constant", weight=0.7, momentum=0.9, nesterov=True)
 SGD = Step(rate=0.1, schedule="linear")
+BRIEF = Step(rate=0.2, schedule="linear")
+"""Of sgd in 2 epochs; `SGD` is the best in 10."""
 
 
 def plain(d: int, precision: str, rate: float) -> Point:
@@ -83,7 +85,7 @@ def series() -> dict[str, list[Point]]:
         **{f"plain {p}": [plain(d, p, PLAIN[d]) for d in DIMENSIONS] for p in PRECISIONS},
         "rounds sign": [residual(d, "sign", RESIDUAL, 10) for d in DIMENSIONS],
         "top-k rounds": [top(k, TOP, 10) for k in COUNTS],
-        "SGD float32": [sgd(SGD)],
+        "SGD float32": [sgd(BRIEF)],
     }
 
 

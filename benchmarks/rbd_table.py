@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from benchmarks import _alone, _pictures, _report
 from benchmarks._alone import Result, Setting
-from learners.rbd_options import AnyLearner, Basis, Exchange, Fpd, Nes, Offspring, Rbd, Sgd, Step
+from learners.rbd.options import AnyLearner, Basis, Exchange, Fpd, Nes, Offspring, Rbd, Sgd, Step
 
 EPOCHS = {"dense": 160.0, "base_conv": 10.0}
 SEEDS = {"dense": (0, 1, 2), "base_conv": (0,)}

@@ -39,10 +39,10 @@ def laid_out(tensors: Sequence[Tuple[str, int, str, Tuple[int, ...]]]) -> Tuple[
 class Network(NamedTuple):
     """Everything that fixes a network's shapes."""
 
-    kind: str  #: dense or base_conv
+    kind: str  #: dense, base_conv, or module:function of the user's
     example: Tuple[int, ...]  #: of one example before it was laid flat, channels last
     classes: int  #: C
-    tensors: Tuple[Tensor, ...]  #: kernel, bias, kernel, bias, ... of the layers
+    tensors: Tuple[Tensor, ...]  #: kernel, bias, kernel, bias, ... of the layers; as Keras has them in the user's
 
     @property
     def size(self) -> int:

@@ -78,8 +78,12 @@ class Model:
             sums += self._sums(theta_D, x, labels, counted.astype(np.float32)).numpy()
         return float(sums[0] / len(x_NF)), float(sums[1] / len(x_NF))
 
+    def logits(self, theta_D: tf.Tensor, x_BF: tf.Tensor) -> Any:
+        """What the cross-entropy is taken of, [B, C]; within compiled functions of others."""
+        return logits(self.network, theta_D, x_BF)
+
     def _scored(self, theta_D: tf.Tensor, x_BF: tf.Tensor, labels_B: tf.Tensor) -> Tuple[Any, Any]:
-        found = logits(self.network, theta_D, x_BF)
+        found = self.logits(theta_D, x_BF)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels_B, logits=found)
         hits = tf.equal(tf.argmax(found, 1, output_type=tf.int32), labels_B)
         return losses, tf.cast(hits, tf.float32)

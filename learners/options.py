@@ -10,7 +10,7 @@ from msgspec import Meta, field
 
 from learners.fields import Count, Name, NotNegative, Options
 from learners.footprint import CPUS
-from learners.rbd_options import AnyLearner
+from learners.rbd.options import AnyLearner
 
 
 class Optimizer(Options, frozen=True):

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learners.bases import Basis, Key, expand
-from learners.clocks import Name
-from learners.coordinates import LIMITS, Quantised
-from learners.directions import Directions
 from learners.layout import Tensor
-from learners.shaping import correlation
+from learners.rbd.clocks import Name
+from learners.rbd.coordinates import LIMITS, Quantised
+from learners.rbd.directions import Directions
+from learners.rbd.shaping import correlation
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

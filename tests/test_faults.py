@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from learners import options, rbd_options
+from learners import options
 from learners.batches import Dataset, Split
+from learners.rbd import options as rbd_options
 from topology import crew, outcome
 from topology.parse import loads
 

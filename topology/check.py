@@ -3,7 +3,7 @@
 Every rule maps a `Topology` to (key path, message) pairs; none of them needs a file, a cluster or data.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from learners.options import Mach, Topology
 from topology.spec import did_you_mean
@@ -20,6 +20,22 @@ NAMED: dict[str, tuple[tuple[int, ...], int]] = {
 #: Ray counts resources in units of 0.0001
 _UNIT = 1e-4
 _HOST = {"cpu": "cpus", "cpus": "cpus", "numcpus": "cpus", "gpu": "gpus", "gpus": "gpus", "numgpus": "gpus"}
+
+
+class Unfit(ValueError):
+    """Options that make no sense together, with this data or with this network; one a line."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        super().__init__(tuple(findings))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """(key path, message) of each."""
+        (found,) = self.args
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{path}: {message}" for path, message in self.findings)
 
 
 def check(topology: Topology) -> list[Finding]:
@@ -155,15 +171,13 @@ def _exchanges(topology: Topology) -> Iterator[Finding]:
 
 def _not_yet(topology: Topology) -> Iterator[Finding]:
     for name, learner in topology.workers.items():
-        if ":" in learner.network:
-            yield f"learners.{name}.network", "networks of your own can't be trained yet; give dense or base_conv"
         if learner.replicas > 1:
             yield f"learners.{name}.replicas", f"{learner.replicas} workers can't go together yet; give 1"
 
 
 def _workers(topology: Topology) -> Iterator[Finding]:
-    """Of data without a name the shape is not known: what depends on it is looked at when the data has been read."""
-    if topology.workers and topology.data.name in NAMED:
+    """As far as shapes are known: what depends on others is looked at when data is read and networks are built."""
+    if topology.workers:
         from topology import workers  # NumPy, which would double the time that other files take
 
-        yield from workers.faults(topology, *NAMED[topology.data.name])
+        yield from workers.faults(topology, *NAMED.get(topology.data.name, (None, 0)))

@@ -61,6 +61,11 @@ def _unsaid(error: OSError) -> int:
 
 
 def _refused(arguments: Arguments, error: ValueError) -> int:
+    from topology import parse
+    from topology.check import Unfit
+
+    if isinstance(error, Unfit) and getattr(arguments, "file", None):
+        error = parse.located(arguments.file, arguments.set, error.findings)
     lines = str(error).splitlines()
     if getattr(arguments, "json", False):
         print(json.dumps({"status": 2, "problems": lines}))
@@ -231,23 +236,27 @@ def _validate(arguments: Arguments) -> int:
     if arguments.file is None:
         raise ValueError("validate: a file is wanted, or --schema")
     topology = _load(arguments)
+    unknown = [f"learners.{name}.network" for name, one in topology.workers.items() if one.has_own_network]
     if arguments.json:
-        print(json.dumps({"status": 0, "learners": list(topology.learners)}))
-    else:
-        print(f"{arguments.file}: valid: {len(topology.learners)} learners: {', '.join(topology.learners)}")
+        print(json.dumps({"status": 0, "learners": list(topology.learners), "unknown": unknown}))
+        return 0
+    print(f"{arguments.file}: valid: {len(topology.learners)} learners: {', '.join(topology.learners)}")
+    for path in unknown:
+        print(f"{path}: not built here, so what depends on its weights is not checked; plan and run do")
     return 0
 
 
 def _plan(arguments: Arguments) -> int:
     from actors import data
-    from topology import cluster, plan, view, workers
+    from topology import cluster, own, plan, view, workers
 
-    topology = _load(arguments)
-    dataset = data.load(topology.data, folder=Path(arguments.file).parent)
+    topology, beside = _load(arguments), Path(arguments.file).parent
+    dataset = data.load(topology.data, folder=beside)
+    networks = own.networks(topology, dataset.shape, dataset.classes, beside, partial(view.printed, error=True))
     hosts = cluster.hosts_of(arguments.address)
     itemsize = dataset.train.inputs.dtype.itemsize
-    topology = workers.completed(topology, dataset.shape, dataset.classes)
-    made = plan.plan(topology, example=dataset.shape, classes=dataset.classes, itemsize=itemsize, hosts=hosts)
+    topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
+    made = plan.plan(topology, dataset.shape, dataset.classes, itemsize, hosts, own=networks)
     status = 2 if made.lacks else 0
     if arguments.json:
         print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))

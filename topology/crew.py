@@ -14,9 +14,10 @@ class Crew:
 
     Args:
         folder: of the run.
+        beside: folder of the run file.
     """
 
-    def __init__(self, ray: Any, topology: Topology, dataset: Any, folder: Path) -> None:
+    def __init__(self, ray: Any, topology: Topology, dataset: Any, folder: Path, beside: Path) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         from actors.keeper import KeeperActor
@@ -28,7 +29,7 @@ class Crew:
         self.recorder = RecorderActor.options(scheduling_strategy=here).remote(str(folder))
         sets = str(folder / "checkpoints")
         self.keeper = KeeperActor.options(scheduling_strategy=here).remote(sets, topology.checkpoint.keep)
-        self._setups = setups(ray, topology, dataset, self.recorder, self.keeper)
+        self._setups = setups(ray, topology, dataset, self.recorder, self.keeper, beside)
 
     def start(self, name: str, incarnation: int, state: Optional[bytes] = None) -> Any:
         """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle."""
@@ -44,7 +45,9 @@ class Crew:
         )
 
 
-def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: Any) -> dict[str, Any]:
+def setups(
+    ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: Any, beside: Path = Path()
+) -> dict[str, Any]:
     """What each learner is made from; the data's splits are put into the object store once."""
     from actors import mach, rbd
     from actors.common import Data
@@ -58,7 +61,7 @@ def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: An
     parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
     shared = {name: put(getattr(dataset, name)) for name in ("validation", "test")}
     shared["train"] = () if private else put(dataset.train)
-    made = {}
+    made: dict[str, Any] = {}
     for name, chosen in topology.learners.items():
         refs = dict(shared, train=put(take(dataset.train, parts[name]))) if private else shared
         data = Data(
@@ -82,7 +85,10 @@ def setups(ray: Any, topology: Topology, dataset: Any, recorder: Any, keeper: An
             "keeper": keeper,
             "upload": topology.checkpoint.upload * MEGABYTE,
         }
-        made[name] = mach.Setup(**about, **near(topology, name)) if isinstance(chosen, Mach) else rbd.Setup(**about)
+        if isinstance(chosen, Mach):
+            made[name] = mach.Setup(**about, **near(topology, name))
+        else:
+            made[name] = rbd.Setup(**about, beside=beside)
     return made
 
 

@@ -15,7 +15,7 @@ from typing import Optional
 
 from actors import checkpoint
 from learners.options import Topology
-from topology import cluster, parse, shadow, status, workers
+from topology import cluster, own, parse, shadow, status, workers
 from topology.cluster import Refused, refuse
 from topology.crew import Crew
 from topology.figures import Live
@@ -120,16 +120,17 @@ def _go(
     if cluster.is_fresh(address):
         refuse(missing(topology, cluster.hosts_of(None)))
     dataset = data.load(topology.data, folder=beside)
-    if topology.workers:
-        topology = workers.completed(topology, dataset.shape, dataset.classes)
     tell(data.describe(dataset))
+    if topology.workers:
+        networks = own.networks(topology, dataset.shape, dataset.classes, beside, tell)
+        topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
     with cluster.connected(address) as ray:
         tell("Ray is up")
         cluster.await_resources(ray, topology)
         refuse(shadow.on_hosts(SURVEY))
         folder = make_folder(topology)
         with _journal(folder, tell) as told:
-            crew = partial(Crew, ray, topology, dataset, folder)
+            crew = partial(Crew, ray, topology, dataset, folder, beside.absolute())
             return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()
 
 

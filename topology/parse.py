@@ -5,7 +5,7 @@ whole (check.py). Each stage goes on past a fault, so that one look at a file fi
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Topology:
     Raises:
         Problems: everything that is wrong with the file and the overrides.
     """
+    return loads(_text(path), str(path), overrides)
+
+
+def _text(path: str | Path) -> str:
     name = str(path)
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"not UTF-8 text (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
@@ -38,11 +42,31 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Topology:
     except OSError as error:
         what = "is a folder; name a YAML file" if Path(path).is_dir() else error.strerror or str(error)
         raise Problems((Problem(name, None, "", what),)) from None
-    return loads(text, name, overrides)
 
 
 def loads(text: str, source: str = "<string>", overrides: Sequence[str] = ()) -> Topology:
     """As `load`, for a text; `source` is what problems call it. The defaults are merged into the learners."""
+    decoder, plain = _decoded(text, source, overrides)
+    problems = decoder.problems
+    topology = _build(plain, decoder)
+    if topology is not None:
+        decoder.check(topology)
+    if problems:
+        raise Problems(tuple(sorted(dict.fromkeys(problems), key=lambda p: (p.file != source, p.line or 0))))
+    assert topology is not None
+    return topology
+
+
+def located(path: str | Path, overrides: Sequence[str], findings: Iterable[check.Finding]) -> Problems:
+    """What was found out later of a file that `load` took, by key path, at its lines."""
+    decoder, _ = _decoded(_text(path), str(path), overrides)
+    for key, message in findings:
+        decoder.refuse(decoder.place(key), key, message)
+    return Problems(tuple(decoder.problems))
+
+
+def _decoded(text: str, source: str, overrides: Sequence[str]) -> "tuple[_Decoder, dict[str, Any]]":
+    """Plain values, and who knows where each stands."""
     problems: list[Problem] = []
     root = read(text, source, problems)
     if root is None or not isinstance(root, Mapping):
@@ -55,14 +79,7 @@ def loads(text: str, source: str = "<string>", overrides: Sequence[str] = ()) ->
     for override in overrides:
         root = _override(root, override, problems)
     decoder = _Decoder(problems)
-    plain = decoder.struct(file_type(), root, "")
-    topology = _build(plain, decoder)
-    if topology is not None:
-        decoder.check(topology)
-    if problems:
-        raise Problems(tuple(sorted(dict.fromkeys(problems), key=lambda p: (p.file != source, p.line or 0))))
-    assert topology is not None
-    return topology
+    return decoder, decoder.struct(file_type(), root, "")
 
 
 def resolved(topology: Topology) -> str:

@@ -5,12 +5,12 @@ Pure numbers from a `Topology`, the shape of its data and what the hosts say the
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from learners.footprint import INLINE_LIMIT, SLOTS, inline, threads
-from learners.layout import network
+from learners.layout import Network
 from learners.options import Topology, kind_of
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
@@ -107,6 +107,7 @@ def plan(
     itemsize: int,
     hosts: Sequence[Host] = (),
     inline_limit: int = INLINE_LIMIT,
+    own: Optional[Mapping[str, Network]] = None,
 ) -> Plan:
     """What the run will take.
 
@@ -116,12 +117,16 @@ def plan(
         itemsize: bytes of one feature as the data set stores it.
         hosts: of the cluster; without them nothing is said of placement.
         inline_limit: bytes of a message from which its arrays go through the object store.
+        own: networks of the user's, by learner.
     """
     from topology import workers
 
     where, lacks = placed(topology, hosts)
     learners, features = topology.learners, math.prod(example)
-    networks = {name: network(learner.network, tuple(example), classes) for name, learner in topology.workers.items()}
+    networks = {
+        name: workers.of(name, learner, tuple(example), classes, own or {})
+        for name, learner in topology.workers.items()
+    }
     rows = {name: _mach(topology, name, features, classes) for name in topology.machs} | {
         name: _Weights(network=made.size, memory=workers.memory(topology.workers[name], made))
         for name, made in networks.items()

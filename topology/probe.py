@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,15 @@ from actors import checkpoint
 from actors.data import load
 from learners import batches
 from learners.batches import Dataset
-from learners.layout import Network, laid_out, network
+from learners.layout import Network, laid_out
 from learners.options import Mach, Topology
 from learners.seeds import derive
 from learners.watching import Probe
-from topology import parse, workers
+from topology import parse
+
+if TYPE_CHECKING:
+    from actors.keras_model import KerasModel
+    from learners.models import Model
 
 ROWS = 512
 """Training rows that losses and Hessians are means over, the same for all learners of a run."""
@@ -44,8 +48,8 @@ def probes(run: Path) -> list[Probe]:
         )
     topology = parse.load(run / "chain.yaml")
     manifest = json.loads((run / "run.json").read_text())
-    dataset = load(topology.data, folder=Path(manifest.get("beside", ".")))
-    topology = workers.completed(topology, dataset.shape, dataset.classes)
+    beside = Path(manifest.get("beside", "."))
+    dataset = load(topology.data, folder=beside)
     numbers = rows(topology.seed, dataset)
     x_NF = batches.features(dataset.train, numbers, dataset.scale, dataset.offset)
     given = (x_NF, dataset.train.labels[numbers])
@@ -54,7 +58,9 @@ def probes(run: Path) -> list[Probe]:
         if name in found.steps:
             state, _ = checkpoint.unpack(checkpoint.read(found, name))
             about = (name, found.steps[name], state, dataset)
-            made.append(_mach(*about, *given) if isinstance(learner, Mach) else _worker(topology, *about, *given))
+            made.append(
+                _mach(*about, *given) if isinstance(learner, Mach) else _worker(topology, beside, *about, *given)
+            )
     return made
 
 
@@ -64,31 +70,31 @@ def rows(seed: int, dataset: Dataset) -> batches.Rows:
 
 
 def _mach(name: str, step: int, state: State, dataset: Dataset, x_NF: Array, labels_N: Array) -> Probe:
+    from learners.models import Model
+
     weights = [*_part(state, "encoder"), *_part(state, "head")]
     x_NF = _with_synthetic(state, x_NF)
     kinds = ("kernel", "rest")
     tensors = laid_out([(f"{i // 2}/{kinds[i % 2]}", i // 2, kinds[i % 2], w.shape) for i, w in enumerate(weights)])
     theta_D = np.concatenate([w.ravel() for w in weights]).astype(np.float32)
-    return _probe(name, step, Network("dense", x_NF.shape[1:], dataset.classes, tensors), theta_D, x_NF, labels_N)
+    model = Model(Network("dense", x_NF.shape[1:], dataset.classes, tensors))
+    return _probe(name, step, model, theta_D, x_NF, labels_N)
 
 
 def _worker(
-    topology: Topology, name: str, step: int, state: State, dataset: Dataset, x_NF: Array, labels_N: Array
+    topology: Topology, beside: Path, name: str, step: int, state: State, dataset: Dataset, x_NF: Array, labels_N: Array
 ) -> Probe:
     """At T, which all workers share; along the directions of its next update."""
-    from actors.rbd import begun
-    from learners.directions import Drawn, Learned, Past
-    from learners.workers import Method
+    from actors.rbd import saved
+    from learners.rbd.directions import Drawn, Learned, Past
 
     options = topology.workers[name]
-    made = network(options.network, dataset.shape, dataset.classes)
-    method = Method(options, made.tensors)
-    worker = begun(name, topology.seed, method, made).restore(state)
+    model, worker = saved(name, topology.seed, options, dataset.shape, dataset.classes, beside, state)
     theta, directions = worker.shared.theta, worker.shared.directions
     if not isinstance(directions, (Drawn, Learned, Past)) or not directions.parts:  # whole weights, whole gradients
-        return _probe(name, step, made, theta, x_NF, labels_N)
+        return _probe(name, step, model, theta, x_NF, labels_N)
     basis = None if isinstance(directions, Past) else directions.basis
-    return _probe(name, step, made, theta, x_NF, labels_N, directions=directions, name=worker.name, basis=basis)
+    return _probe(name, step, model, theta, x_NF, labels_N, directions=directions, name=worker.name, basis=basis)
 
 
 def _with_synthetic(state: State, x_NF: Array) -> Array:
@@ -105,11 +111,18 @@ def _part(state: State, part: str) -> list[Array]:
     return [state[f"{part}/{i}"] for i in range(count)]
 
 
-def _probe(learner: str, step: int, made: Network, theta_D: Array, x_NF: Array, labels_N: Array, **along: Any) -> Probe:
+def _probe(
+    learner: str,
+    step: int,
+    model: "Union[Model, KerasModel]",
+    theta_D: Array,
+    x_NF: Array,
+    labels_N: Array,
+    **along: Any,
+) -> Probe:
     from learners.curvature import Curvature
-    from learners.models import Model
 
-    model, curvature = Model(made), Curvature(made, x_NF, labels_N)
+    curvature = Curvature(model, x_NF, labels_N)
 
     def loss(theta: Array) -> float:
         return model.evaluate(theta, x_NF, labels_N)[0]

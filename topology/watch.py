@@ -276,7 +276,7 @@ class Watch:
             if self._await_sets(FINISH_SECONDS, self._listen):
                 return
             if asked == [member.state for member in self._members.values()]:  # else it waited for one that is gone
-                self._problem("the last checkpoint set is not complete; the one before it counts")
+                self._problem("the last checkpoint set is not complete; the one before it, if there is one, counts")
                 return
 
     def _await_sets(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
@@ -300,7 +300,7 @@ class Watch:
         while any(member.open for member in self._members.values()) and time.monotonic() < deadline:
             self._collect_ends(deadline - time.monotonic())
         if not self._await_sets(max(1.0, deadline - time.monotonic())):
-            self._tell("the last checkpoint set is not complete; the one before it counts")
+            self._tell("the last checkpoint set is not complete; the one before it, if there is one, counts")
         self._figures.look()
 
     def _collect_ends(self, seconds: float) -> None:

@@ -1,55 +1,75 @@
 """What is known of the workers of a run (every kind but mach) before anything starts: defaults, faults, sizes.
 
-All of it follows from the options and from the shape of the data, which is known of named sets before they are read.
+All of it follows from the options, from the shape of the data, which is known of named sets before they are read, and
+from the networks of the user's, which must be built (`topology.own`).
 Light on purpose: no TensorFlow, no Ray, no compiled kernels. Letters: D weights, d directions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Optional
 
 from msgspec.structs import replace
 
-from learners.coordinates import payload_bytes
 from learners.layout import Network, network
 from learners.options import Topology
-from learners.rbd_defaults import filled, layout, round_steps
-from learners.rbd_options import AnyLearner, Local, Rbd, Sgd
-from learners.rbd_refusals import arithmetic, refusals
+from learners.rbd.coordinates import payload_bytes
+from learners.rbd.defaults import filled, layout, round_steps
+from learners.rbd.options import AnyLearner, Local, Rbd, Sgd
+from learners.rbd.refusals import arithmetic, refusals
+from topology.check import Finding, Unfit
 
-Finding = tuple[str, str]
 Example = tuple[int, ...]
+Networks = Mapping[str, Network]
+NONE: Networks = MappingProxyType({})
 
 
-def completed(topology: Topology, example: Example, classes: int) -> Topology:
+def completed(topology: Topology, example: Example, classes: int, own: Networks = NONE) -> Topology:
     """With the defaults of every worker put in.
 
     Args:
         example, classes: of the data set: shape of an example, number of classes.
+        own: the networks of the user's (`own.networks`), by learner.
 
     Raises:
-        ValueError: options that make no sense together or with this data, one a line.
+        Unfit: options that make no sense together or with this data.
     """
-    if found := list(faults(topology, example, classes)):
-        raise ValueError("\n".join(f"{path}: {message}" for path, message in found))
+    if found := list(faults(topology, example, classes, own)):
+        raise Unfit(found)
     made = {
-        name: filled(learner, network(learner.network, example, classes).size)
+        name: filled(learner, of(name, learner, example, classes, own).size)
         for name, learner in topology.workers.items()
     }
     return replace(topology, learners={**topology.learners, **made})
 
 
-def faults(topology: Topology, example: Example, classes: int) -> Iterator[Finding]:
-    """(key path, message) for all that makes no sense together, given the shape of the data."""
+def of(name: str, learner: AnyLearner, example: Example, classes: int, own: Networks = NONE) -> Network:
+    """The network of a worker; ValueError where data and network do not go together."""
+    return own[name] if learner.has_own_network else network(learner.network, example, classes)
+
+
+def faults(
+    topology: Topology, example: Optional[Example], classes: int, own: Optional[Networks] = None
+) -> Iterator[Finding]:
+    """(key path, message) for all that makes no sense together, as far as data and networks are known.
+
+    Args:
+        example: None where the data's shape is not known.
+        own: None where the user's networks are not.
+    """
     for name, learner in topology.workers.items():
-        if ":" in learner.network or learner.replicas > 1:
+        if learner.replicas > 1:
             continue  # refused already
+        made = None
         try:
-            made = network(learner.network, example, classes)
+            if own is not None if learner.has_own_network else example is not None:
+                made = of(name, learner, example or (), classes, own or NONE)
         except ValueError as error:
             yield f"learners.{name}.network", str(error).removeprefix("network: ")
             continue
-        learner = filled(learner, made.size)
-        found = [*refusals(learner, made.tensors), *_rounds(learner)]
+        learner = filled(learner, made.size if made else 1)  # only a rate depends on the size
+        found = [*refusals(learner, made.tensors if made else ()), *_rounds(learner)]
         yield from ((f"learners.{name}.{path}", message) for path, message in found)
 
 

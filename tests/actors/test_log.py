@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import checkpoint, log, snapshots
-from learners import parcels
-from learners.alike import group_digest
-from learners.clocks import Clock, Name, Taken
-from learners.parcels import Holds
-from learners.replay import Ended, Mark, Replay, Unlike
-from learners.replica import Update
-from learners.sums import Sums
+from learners.group import parcels
+from learners.group.alike import group_digest
+from learners.group.parcels import Holds
+from learners.group.replay import Ended, Mark, Replay, Unlike
+from learners.group.sums import Sums
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.replica import Update
 
 place = Path(__file__).parents[1] / "learners" / "group_world.py"
 spec = importlib.util.spec_from_file_location("group_world", place)

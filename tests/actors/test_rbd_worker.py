@@ -1,5 +1,6 @@
 """The shell around a worker of random bases, as a plain class; recorder and keeper are fakes, Ray carries values."""
 
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from actors import checkpoint, device
 from actors.common import Data, Diverged
 from actors.rbd import RbdWorker, Setup
 from learners.batches import Split
-from learners.layout import network
+from learners.layout import Network, laid_out, network
 from learners.options import Record
 from topology import parse, workers
 
@@ -43,10 +44,28 @@ KINDS = {
 }
 
 
+#: a network of the user's, with moments and masks beside its weights: 24 + 39 of them
+MODULE = """
+import keras
+def model(example, classes):
+    layers = keras.layers
+    before = [keras.Input(example), layers.Flatten(), layers.BatchNormalization(momentum=0.9), layers.Dropout(0.1)]
+    return keras.Sequential([*before, layers.Dense(classes)])
+"""
+OWN = {
+    "rbd": "kind: rbd, network: machworks_user_net:model, basis: {dimensions: 32}",
+    "fpd": "kind: fpd, network: machworks_user_net:model, basis: {dimensions: 16}",
+    "nes": "kind: nes, network: machworks_user_net:model, basis: {dimensions: 12}",
+    "sgd": "kind: sgd, network: machworks_user_net:model",
+    "local": "kind: local, network: machworks_user_net:model, exchange: {every: 5}",
+}
+USERS = Network("", EXAMPLE, CLASSES, laid_out([("gain", 0, "rest", (24,)), ("kernel", 1, "kernel", (13, 3))]))
+
+
 def filled(options, steps=40):
     learner = f"{{{options}, batch_size: 8, steps: {steps}}}"
     run = parse.loads(f"{{version: 1, name: x, data: {{name: x.npz}}, learners: {{me: {learner}}}}}")
-    return workers.completed(run, EXAMPLE, CLASSES).learners["me"]
+    return workers.completed(run, EXAMPLE, CLASSES, {"me": USERS}).learners["me"]
 
 
 class Recorder:
@@ -80,9 +99,11 @@ class Keeper:
 
 
 @pytest.fixture
-def made(ray_here, monkeypatch):
+def made(ray_here, monkeypatch, tmp_path):
     """Makes a worker, its recorder and its keeper. TensorFlow runs here already, so its threads stay as they are."""
     monkeypatch.setattr(device, "configure", lambda cpus: None)
+    (tmp_path / "machworks_user_net.py").write_text(MODULE)
+    monkeypatch.delitem(sys.modules, "machworks_user_net", raising=False)
 
     def make(options, *, kind=RbdWorker, steps=40, state=None, every=20):
         kept = [(ray_here.put(part),) for part in (TRAIN, VALIDATION, TEST)]
@@ -98,6 +119,7 @@ def made(ray_here, monkeypatch):
             recorder=recorder,
             keeper=keeper,
             upload=1e9,
+            beside=tmp_path,
             state=() if state is None else (ray_here.put(state),),
         )
         return kind(setup), recorder, keeper
@@ -136,7 +158,7 @@ def figures(records):
 # ---------------------------------------------------------------- to the end, and on from the middle
 
 
-@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("options", [*KINDS.values(), *OWN.values()], ids=[*KINDS, *(f"own {name}" for name in OWN)])
 def test_a_run_that_is_broken_off_and_resumed_comes_to_the_same_bits(made, options):
     whole, recorder, keeper = made(options)
     summary = whole.run()
@@ -204,6 +226,57 @@ def test_what_is_watched_is_in_the_records_that_are_plotted_and_in_no_other(made
     assert [r.step for r in recorder.of("train") if watched <= r.values.keys()] == [10, 20, 30, 40]
     assert [r.step for r in recorder.of("train") if watched & r.values.keys()] == [10, 20, 30, 40]
     assert all(r.values["update/compression"] > 1 for r in recorder.of("train"))
+
+
+# ---------------------------------------------------------------- a network of the user's
+
+
+def test_what_a_network_holds_beside_its_weights_is_trained_kept_and_evaluated_with(made):
+    worker, recorder, keeper = made(OWN["rbd"], steps=400, every=100)
+    begun = {key: value.copy() for key, value in worker._keras.save().items()}
+    means, deviations = np.zeros(12), np.ones(12)
+    assert any(np.array_equal(value, means) for value in begun.values())  # not moved by the round that compiles
+    assert any(np.array_equal(value, deviations) for value in begun.values())
+    assert worker.run().final["test/accuracy"] > 0.9
+    state, _ = checkpoint.unpack(state_of(worker, keeper))
+    kept = [state[key] for key in begun]
+    mean = (TRAIN.inputs / 255).mean(0)
+    assert any(value.shape == (12,) and np.allclose(value, mean, atol=0.1) and value.any() for value in kept)
+    theta, x = worker._worker.shared.theta, TEST.inputs.astype(np.float32) * np.float32(1 / 255)
+    (final,) = recorder.of("final")
+    assert final.values["test/loss"] == worker._keras.evaluate(theta, x, TEST.labels)[0]
+    assert len(theta) == USERS.size
+    assert {"correlation/batch_normalization_0/gamma", "moved/dense_1/kernel"} <= recorder.of("train")[-1].values.keys()
+
+
+def test_offspring_of_nes_leave_what_a_network_holds_as_it_began(made):
+    worker, _, _ = made(OWN["nes"])
+    begun = worker._keras.save()
+    worker.run()
+    assert all(np.array_equal(value, begun[key]) for key, value in worker._keras.save().items())
+
+
+def test_a_round_that_is_passed_over_leaves_the_moments_finite(made, monkeypatch):
+    worker, recorder, _ = made(OWN["sgd"].replace("sgd,", "sgd, update: {on_nan: skip},"), steps=3)
+    batch, numbers = worker._batch, []
+
+    def bad(number):
+        numbers.append(number)
+        x, labels = batch(number)
+        return (np.full_like(x, np.nan) if number == 1 else x), labels
+
+    monkeypatch.setattr(worker, "_batch", bad)
+    worker.run()
+    assert numbers == [0, 1, 2] and [r.values.get("update/skipped") for r in recorder.of("train")] == [None, 1.0, None]
+    assert all(np.isfinite(value).all() for value in worker._keras.save().values())
+    assert np.isfinite(worker._final["test/loss"])
+
+
+def test_a_function_that_this_host_lacks_is_said_by_the_worker(made):
+    with pytest.raises(
+        ValueError, match="elsewhere_only:net: found No module named .*; correct the name or install it"
+    ):
+        made("kind: sgd, network: elsewhere_only:net")
 
 
 # ---------------------------------------------------------------- saved, stopped, diverged

@@ -14,15 +14,15 @@ from analysis.instruments import INSTRUMENTS
 from analysis.pictures import Line, Map, Panel, Sheet, draw, tidy
 from analysis.views import VIEWS
 from learners import watching
-from learners.descent import Problem, descend
 from learners.layout import laid_out
 from learners.mach import Mach, Shape
 from learners.optimizers import Rule
-from learners.rbd_defaults import filled
-from learners.rbd_options import Basis, Exchange, Rbd
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.options import Basis, Exchange, Rbd
+from learners.rbd.workers import Method, start
 from learners.records import Record
 from learners.watching import Probe
-from learners.workers import Method, start
 from topology import cli, parse
 from topology import outcome as outcome_
 

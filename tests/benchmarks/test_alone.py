@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from benchmarks import _alone, _report, rbd_bytes, rbd_table
 from benchmarks._alone import Setting, Top, train
-from learners.clocks import Name
-from learners.models import network
-from learners.rbd_defaults import filled
-from learners.rbd_options import Basis, Exchange, Nes, Rbd, Sgd, Step
-from learners.rbd_refusals import refusals
+from learners.layout import network
+from learners.rbd.clocks import Name
+from learners.rbd.defaults import filled
+from learners.rbd.options import Basis, Exchange, Nes, Rbd, Sgd, Step
+from learners.rbd.refusals import refusals
 
 DIGITS = 1437  # training rows
 WEIGHTS = 64 * 128 + 128 + 128 * 10 + 10

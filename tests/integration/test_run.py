@@ -109,8 +109,30 @@ def test_a_worker_of_random_bases_learns_and_is_checkpointed_as_a_chain_is(machw
     assert "dimensions: 1000" in (folder / "chain.yaml").read_text()  # with all defaults
     status = machworks("status", folder, "--json")
     assert status.status() == 0 and status.json["learners"]["worker"]["test/accuracy"] > 0.9
-    refused = machworks("export", folder, "worker")
-    assert refused.status() == 2 and "only these can be exported yet" in refused.err
+    exported = machworks("export", folder, "worker")
+    assert exported.status() == 0 and (folder / "worker.keras").exists(), exported.err
+
+
+def test_a_network_of_the_users_beside_the_file_is_trained_looked_at_and_exported(machworks, cluster, tmp_path):
+    (tmp_path / "machworks_user_run.py").write_text(
+        "import keras\n"
+        "def model(example, classes):\n"
+        "    layers = keras.layers\n"
+        "    before = [keras.Input(example), layers.Flatten(), layers.BatchNormalization(), layers.Dropout(0.1)]\n"
+        "    return keras.Sequential([*before, layers.Dense(classes)])\n"
+    )
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "{version: 1, name: mine, data: {name: digits, validation: 0.15}, learners: "
+        "{worker: {kind: rbd, network: 'machworks_user_run:model', basis: {dimensions: 100}, steps: 1000}}}"
+    )
+    run = machworks("run", file, "--json", "--address", cluster)
+    assert run.status() == 0, run.err
+    folder = Path(run.json["run"])
+    assert run.json["learners"]["worker"]["accuracies"]["test/accuracy"] > 0.9
+    looked, exported = machworks("analyse", folder, "--json"), machworks("export", folder, "worker")
+    assert exported.status() == 0 and (folder / "worker.keras").exists(), exported.err
+    assert looked.status() == 0 and {"hessian", "landscape", "correlation"} <= looked.json["written"].keys(), looked.err
 
 
 def test_a_worker_that_was_interrupted_is_resumed_to_the_same_figures(machworks, cluster, records, tmp_path):

@@ -7,14 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from learners import parcels
 from learners.bases import Basis
-from learners.clocks import Clock, Name, Taken
-from learners.compartments import compartments, whole
-from learners.coordinates import quantise
-from learners.directions import Drawn
-from learners.group import Group, Limits
-from learners.group_events import (
+from learners.group import parcels
+from learners.group.events import (
     Accuse,
     Apply,
     Arrived,
@@ -37,9 +32,14 @@ from learners.group_events import (
     Send,
     Tick,
 )
-from learners.parcels import Holds
-from learners.replica import Grid, Replica, Update
-from learners.sums import Sums
+from learners.group.parcels import Holds
+from learners.group.rules import Group, Limits
+from learners.group.sums import Sums
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.compartments import compartments, whole
+from learners.rbd.coordinates import quantise
+from learners.rbd.directions import Drawn
+from learners.rbd.replica import Grid, Replica, Update
 
 D, DIMENSIONS = 12, 5
 GROUP = b"ourgroup"

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from learners import bases
-from learners.alike import group_digest, traits, unlike
+from learners.group.alike import group_digest, traits, unlike
 from learners.layout import laid_out
-from learners.rbd_defaults import filled
-from learners.rbd_options import Basis, Exchange, Local, Rbd, Sgd, Step
-from learners.workers import Method, start
+from learners.rbd.defaults import filled
+from learners.rbd.options import Basis, Exchange, Local, Rbd, Sgd, Step
+from learners.rbd.workers import Method, start
 
 TENSORS = laid_out([("a", 0, "kernel", (8, 5)), ("b", 0, "rest", (5,))])
 D = TENSORS[-1].stop

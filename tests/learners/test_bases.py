@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from learners import bases, entries, hadamard, kept
-from learners.bases import Basis, Key
-from learners.philox import WIDTHS, Domain, blocks, stream
-from learners.vectors import I64, emitted
+from learners import bases
+from learners.bases import Basis, Key, entries, hadamard, kept
+from learners.bases.philox import WIDTHS, Domain, blocks, stream
+from learners.bases.vectors import I64, emitted
 
 spec = importlib.util.spec_from_file_location("slow_bases", Path(__file__).with_name("slow_bases.py"))
 slow = importlib.util.module_from_spec(spec)

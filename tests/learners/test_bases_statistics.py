@@ -10,8 +10,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from learners import bases, kept
-from learners.bases import Basis, Key
+from learners import bases
+from learners.bases import Basis, Key, kept
 
 Z = 4.9
 SIZE, D = 4096, 256
@@ -157,8 +157,8 @@ def test_the_mean_projection_is_proportional_to_the_gradient(distribution):
 
 @pytest.mark.parametrize("length", [64, 1024])
 def test_every_row_is_chosen_as_often_and_with_every_other(length):
-    from learners.hadamard import turned
-    from learners.philox import Domain, stream
+    from learners.bases.hadamard import turned
+    from learners.bases.philox import Domain, stream
 
     draws, count = 4000, 16
     chosen = np.array([turned(count, length, stream(Key(5, 0, n), Domain.ROWS)) for n in range(draws)], np.int64)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learners.clocks import Clock, Name
+from learners.rbd.clocks import Clock, Name
 
 names = st.builds(Name, st.integers(0, 3), st.integers(0, 2), st.integers(0, 12))
 sets = st.lists(names, unique=True, max_size=40)

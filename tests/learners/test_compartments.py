@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from learners.compartments import by_layer, by_type, compartments, dynamic, of_worker, sized, split, whole
 from learners.layout import laid_out
+from learners.rbd.compartments import by_layer, by_type, compartments, dynamic, of_worker, sized, split, whole
 
 networks = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5).map(
     lambda kernels: laid_out(

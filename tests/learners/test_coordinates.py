@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from learners.coordinates import BITS, EXACT, LIMITS, NOTHING, Quantised, decode, encode, payload_bytes, quantise
+from learners.rbd.coordinates import BITS, EXACT, LIMITS, NOTHING, Quantised, decode, encode, payload_bytes, quantise
 
 precisions = st.sampled_from(sorted(BITS))
 whole = st.sampled_from(["int16", "int8", "int4"])

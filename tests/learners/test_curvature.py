@@ -32,7 +32,7 @@ def test_products_are_differences_of_gradients(kind, example):
     theta, model = initial(made, 1), Model(made)
     v, step = unit(made, 2, first=made.tensors[-2].start), np.float32(1e-2)
     ahead, back = (model.loss_and_gradient(theta + sign * step * v, x, labels)[2] for sign in (1, -1))
-    difference, exact = (ahead - back) / (2 * step), Curvature(made, x, labels).product(theta, v)
+    difference, exact = (ahead - back) / (2 * step), Curvature(Model(made), x, labels).product(theta, v)
     assert np.linalg.norm(exact[: made.tensors[-2].start]) > 0.1 * np.linalg.norm(exact)
     assert np.linalg.norm(exact - difference) < 1e-3 * np.linalg.norm(exact)
 
@@ -40,7 +40,7 @@ def test_products_are_differences_of_gradients(kind, example):
 @each_network
 def test_the_hessian_is_symmetric(kind, example):
     made, (x, labels) = network(kind, example, 3), data(example, 12)
-    theta, curvature, (a, b) = initial(made, 1), Curvature(made, x, labels), (unit(made, 3), unit(made, 4))
+    theta, curvature, (a, b) = initial(made, 1), Curvature(Model(made), x, labels), (unit(made, 3), unit(made, 4))
     there, back = a @ curvature.product(theta, b), b @ curvature.product(theta, a)
     assert there == pytest.approx(back, rel=1e-3, abs=1e-6) and abs(there) > 1e-5
 
@@ -52,7 +52,7 @@ def test_any_number_of_rows_in_chunks_of_any_size_gives_the_mean(rows, chunk):
     made, (x, labels) = network("dense", (4,), 3), data((4,), rows)
     v = np.zeros(made.size, np.float32)
     v[-3:] = (1.0, 0.5, -2.0)
-    product = Curvature(made, x, labels, chunk).product(np.zeros(made.size, np.float32), v)
+    product = Curvature(Model(made), x, labels, chunk).product(np.zeros(made.size, np.float32), v)
     known = np.zeros(made.size)
     known[-3:] = v[-3:] / 3 - v[-3:].sum() / 9
     np.testing.assert_allclose(product, known, atol=1e-6)

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from learners import bases, kept
-from learners.bases import Basis
-from learners.descent import Problem, descend
-from learners.directions import Drawn, Past
-from learners.floating import Weights
+from learners import bases
+from learners.bases import Basis, kept
 from learners.layout import laid_out
-from learners.rbd_defaults import filled
-from learners.rbd_options import (
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.directions import Drawn, Past
+from learners.rbd.floating import Weights
+from learners.rbd.options import (
     Basis as BasisOptions,
 )
-from learners.rbd_options import (
+from learners.rbd.options import (
     Coordinates,
     Correlation,
     Exchange,
@@ -33,9 +33,9 @@ from learners.rbd_options import (
     Sgd,
     Step,
 )
-from learners.replica import Diverged, Replica
-from learners.shaping import correlation
-from learners.workers import Method, must_apply, start, stream
+from learners.rbd.replica import Diverged, Replica
+from learners.rbd.shaping import correlation
+from learners.rbd.workers import Method, must_apply, start, stream
 
 TENSORS = laid_out(
     [("a", 0, "kernel", (8, 5)), ("b", 0, "rest", (5,)), ("c", 1, "kernel", (5, 3)), ("d", 1, "rest", (3,))]

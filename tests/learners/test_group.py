@@ -7,10 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from learners import parcels
-from learners.clocks import Name, Taken
-from learners.group import Group, Limits
-from learners.group_events import (
+from learners.group import parcels
+from learners.group.events import (
     Accuse,
     Apply,
     Arrived,
@@ -25,7 +23,9 @@ from learners.group_events import (
     Ready,
     Tick,
 )
-from learners.parcels import Holds, Parcel, Sent
+from learners.group.parcels import Holds, Parcel, Sent
+from learners.group.rules import Group, Limits
+from learners.rbd.clocks import Name, Taken
 
 spec = importlib.util.spec_from_file_location("group_world", Path(__file__).with_name("group_world.py"))
 group_world = importlib.util.module_from_spec(spec)

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 from msgspec.structs import replace
 
-from learners.descent import Problem, descend
 from learners.layout import network
 from learners.models import Model, initial, logits
-from learners.rbd_defaults import filled
-from learners.rbd_options import Basis, Exchange, Fpd, Group, Local, Nes, Offspring, Rbd, Sgd, Step
-from learners.workers import Method, start
+from learners.rbd.defaults import filled
+from learners.rbd.descent import Problem, descend
+from learners.rbd.options import Basis, Exchange, Fpd, Group, Local, Nes, Offspring, Rbd, Sgd, Step
+from learners.rbd.workers import Method, start
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learners import parcels
-from learners.clocks import Clock, Name, Taken
-from learners.coordinates import BITS, payload_bytes, quantise
-from learners.parcels import ENVELOPE, HEADER, Holds, Parcel, Sent
-from learners.replica import Patch, Update
+from learners.group import parcels
+from learners.group.parcels import ENVELOPE, HEADER, Holds, Parcel, Sent
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.coordinates import BITS, payload_bytes, quantise
+from learners.rbd.replica import Patch, Update
 
 GROUP = b"mygroup!"
 names = st.builds(Name, st.integers(0, 2**16 - 2), st.integers(0, 2**12 - 1), st.integers(0, 2**32 - 1))

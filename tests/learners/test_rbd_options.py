@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from learners.layout import laid_out
-from learners.rbd_defaults import filled, layout, outer_weight
-from learners.rbd_options import AnyLearner, Fpd, Local, Nes, Rbd, Sgd, has_rounds
-from learners.rbd_refusals import arithmetic, refusals
-from learners.workers import Method, start
+from learners.rbd.defaults import filled, layout, outer_weight
+from learners.rbd.options import AnyLearner, Fpd, Local, Nes, Rbd, Sgd, has_rounds
+from learners.rbd.refusals import arithmetic, refusals
+from learners.rbd.workers import Method, start
 
 TENSORS = laid_out(
     [

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from learners import bases
 from learners.bases import Basis
-from learners.clocks import Name
-from learners.compartments import by_type, compartments, whole
-from learners.coordinates import Quantised, quantise
-from learners.directions import Drawn, Whole, dimensions
-from learners.kept import draw
+from learners.bases.kept import draw
 from learners.layout import laid_out
-from learners.replica import Diverged, Grid, Replica, Update
+from learners.rbd.clocks import Name
+from learners.rbd.compartments import by_type, compartments, whole
+from learners.rbd.coordinates import Quantised, quantise
+from learners.rbd.directions import Drawn, Whole, dimensions
+from learners.rbd.replica import Diverged, Grid, Replica, Update
 
 TENSORS = laid_out(
     [("a", 0, "kernel", (6, 5)), ("b", 0, "rest", (5,)), ("c", 1, "kernel", (5, 3)), ("d", 1, "rest", (3,))]

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from learners import watching
 from learners.bases import Basis, scale
-from learners.clocks import Name
-from learners.coordinates import LIMITS, quantise
-from learners.directions import Drawn, Past
 from learners.layout import laid_out
-from learners.rbd_defaults import layout
-from learners.rbd_options import Basis as BasisOptions
-from learners.rbd_options import Compartments, Rbd
+from learners.rbd.clocks import Name
+from learners.rbd.coordinates import LIMITS, quantise
+from learners.rbd.defaults import layout
+from learners.rbd.directions import Drawn, Past
+from learners.rbd.options import Basis as BasisOptions
+from learners.rbd.options import Compartments, Rbd
 
 TENSORS = laid_out([("a", 0, "kernel", (8, 5)), ("b", 0, "rest", (5,)), ("c", 1, "kernel", (5, 3))])
 D = TENSORS[-1].stop

@@ -6,14 +6,14 @@ import pytest
 from actors import checkpoint, data
 from actors.rbd import begun
 from learners import batches
-from learners.descent import Problem, descend
 from learners.layout import network
 from learners.mach import Mach, Shape
 from learners.models import Model
 from learners.optimizers import Rule
 from learners.options import Data
+from learners.rbd.descent import Problem, descend
+from learners.rbd.workers import Method
 from learners.watching import columns
-from learners.workers import Method
 from topology import parse, probe, workers
 from topology.outcome import write_manifest
 
@@ -92,7 +92,7 @@ def test_a_worker_is_looked_at_where_it_is_and_along_the_directions_of_its_next_
     made = network("dense", dataset.shape, dataset.classes)
     method = Method(topology.workers["me"], made.tensors)
     towards_0 = Problem(lambda theta, _: (1.0, theta), lambda theta, _: 1.0)
-    worker = begun("me", 4, method, made)
+    worker = begun("me", 4, method, Model(made))
     for _ in range(3):
         worker = descend(method, worker, towards_0, [0] * method.batches(worker.shared.directions)).worker
     checkpoint.write(tmp_path / "checkpoints", 0, "me", checkpoint.pack(worker.save(), {}))

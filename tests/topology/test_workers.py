@@ -102,7 +102,17 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
     "text, path, words",
     [
         (one("kind: rbd, replicas: 4"), "learners.w.replicas", "4 workers can't go together yet"),
-        (one("kind: sgd, network: 'my:net'"), "learners.w.network", "can't be trained yet; give dense or base_conv"),
+        (one("kind: rbd, network: 'my:net', steps: 1003"), "learners.w.steps", "1000 or 1010 are"),
+        (
+            one("kind: rbd, network: 'my:net', basis: {dimensions: 9, antithetic: true}"),
+            "learners.w.basis.dimensions",
+            "pairs",
+        ),
+        (
+            "data: {name: x.npz}\n" + one("kind: local, steps: 20"),
+            "learners.w.steps",
+            "rounds of 50 steps each; 50 are",
+        ),
         (one("kind: rbd, network: base_conv"), "learners.w.network", "18 x 18 or more; found (8, 8)"),
         (one("kind: rbd, steps: 1003"), "learners.w.steps", "not whole rounds of 10 steps each; 1000 or 1010 are"),
         (one("kind: local, steps: 20"), "learners.w.steps", "rounds of 50 steps each; 50 are"),
@@ -112,6 +122,12 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
             "9999 directions for 9610 weights",
         ),
         (one("kind: fpd, exchange: {residual: local}"), "learners.w.exchange.residual", "give residual: none"),
+        (one("kind: nes, exchange: {residual: local}"), "learners.w.exchange.residual", "give residual: none"),
+        (
+            one("kind: fpd, exchange: {residual: local}, steps: 7"),
+            "learners.w.exchange.residual",
+            "give residual: none",
+        ),
         (one("kind: sgd, update: {warmup: 2000}"), "learners.w.update.warmup", "more than the learner's 1000 steps"),
         (one("kind: sgd, basis: {}"), "learners.w.basis", "it goes with kind: rbd or fpd or nes"),
         (one("basis: {dimensions: 5}"), "learners.w", "its kind is missing; add kind: mach or rbd or fpd"),
@@ -126,10 +142,10 @@ def test_what_makes_no_sense_is_refused_in_words(text: str, path: str, words: st
 
 
 def test_what_depends_on_data_without_a_name_is_refused_when_it_has_been_read() -> None:
-    run = parse.loads(HEAD + "data: {name: x.npz}\n" + one("kind: rbd, network: base_conv, steps: 7"))
+    run = parse.loads(HEAD + "data: {name: x.npz}\n" + one("kind: rbd, network: base_conv, basis: {dimensions: 99999}"))
     with pytest.raises(ValueError, match=r"learners\.w\.network: base_conv takes images"):
         workers.completed(run, (8, 8), 3)
-    with pytest.raises(ValueError, match=r"learners\.w\.steps: 7 are not whole rounds of 10 steps each; 10 are"):
+    with pytest.raises(ValueError, match=r"learners\.w\.basis\.dimensions: 99999 directions for 9\d+ weights"):
         workers.completed(run, (28, 28), 3)
 
 

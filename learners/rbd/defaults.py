@@ -15,9 +15,9 @@ from typing import Union
 
 from msgspec.structs import replace
 
-from learners import compartments as parted
 from learners.layout import Tensor
-from learners.rbd_options import (
+from learners.rbd import compartments as parted
+from learners.rbd.options import (
     AnyLearner,
     Compartments,
     Exchange,
@@ -59,8 +59,9 @@ def filled(learner: AnyLearner, size: int, staleness: int = 0) -> AnyLearner:
 def _exchange(learner: Union[Rbd, Fpd, Nes, Local]) -> Exchange:
     given = learner.exchange
     residual = given.residual or ("local" if type(learner) is Rbd else "none")
-    every = 50 if isinstance(learner, Local) else 10 if residual == "local" else 1
-    precision: Precision = "sign" if residual != "none" and not isinstance(learner, Local) else "int8"
+    kept = type(learner) is Rbd and residual != "none"  # other kinds refuse one, and nothing is to follow from it
+    every = 50 if isinstance(learner, Local) else 10 if kept and residual == "local" else 1
+    precision: Precision = "sign" if kept else "int8"
     return replace(given, residual=residual, every=given.every or every, precision=given.precision or precision)
 
 

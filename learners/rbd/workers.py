@@ -1,6 +1,6 @@
 """What a worker of random bases descent is: its method, which does not change, and its state, which does.
 
-Values only; `learners.descent` maps a state to the next. Letters: D weights, d directions, M compartments.
+Values only; `learners.rbd.descent` maps a state to the next. Letters: D weights, d directions, M compartments.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learners.bases import Basis
-from learners.clocks import Name
-from learners.directions import Directions, Drawn, Learned, Past, Whole, dimensions
-from learners.floating import Weights
 from learners.layout import Tensor
-from learners.rbd_defaults import layout, outer_weight, round_steps
-from learners.rbd_options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds
-from learners.rbd_refusals import arithmetic
-from learners.replica import Grid, Replica, Update
+from learners.rbd.clocks import Name
+from learners.rbd.defaults import layout, outer_weight, round_steps
+from learners.rbd.directions import Directions, Drawn, Learned, Past, Whole, dimensions
+from learners.rbd.floating import Weights
+from learners.rbd.options import AnyLearner, Coordinates, Fpd, Local, Nes, Rbd, Sgd, has_rounds
+from learners.rbd.refusals import arithmetic
+from learners.rbd.replica import Grid, Replica, Update
 from learners.schedules import rate as scheduled
 
 Floats = NDArray[np.float32]

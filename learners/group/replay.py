@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
-from learners.clocks import Clock, Name, Taken
-from learners.parcels import Holds, Sent, Whose
-from learners.replica import Replica, Update
-from learners.sums import MASK, Sums
+from learners.group.parcels import Holds, Sent, Whose
+from learners.group.sums import MASK, Sums
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.replica import Replica, Update
 
 BATCH = 256
 """Updates that are applied together: more gain nothing, and are held as arrays."""

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from learners.clocks import Name
-from learners.directions import Directions, dimensions
-from learners.parcels import VERSION
-from learners.replica import Replica
-from learners.workers import Method, Worker
+from learners.group.parcels import VERSION
+from learners.rbd.clocks import Name
+from learners.rbd.directions import Directions, dimensions
+from learners.rbd.replica import Replica
+from learners.rbd.workers import Method, Worker
 
 Traits = Mapping[str, str]
 """Digest, by what it is of."""

@@ -17,10 +17,10 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.clocks import Clock, Name
-from learners.coordinates import LOWEST
-from learners.directions import Directions
-from learners.replica import Diverged, Update
+from learners.rbd.clocks import Clock, Name
+from learners.rbd.coordinates import LOWEST
+from learners.rbd.directions import Directions
+from learners.rbd.replica import Diverged, Update
 
 Floats = NDArray[np.float32]
 

@@ -19,8 +19,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from learners.philox import LOW, blocks, counting, place, words
-from learners.vectors import F32, FLOATS, I64, IOTA, WORDS, Code, emitted
+from learners.bases.philox import LOW, blocks, counting, place, words
+from learners.bases.vectors import F32, FLOATS, I64, IOTA, WORDS, Code, emitted
 
 PARTS = 16
 """Parts of the rows that project sums apart: fixed, so that the bits do not depend on the number of threads."""

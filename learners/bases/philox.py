@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learners.vectors import I64, PAIRS, WORDS, Code, emitted
+from learners.bases.vectors import I64, PAIRS, WORDS, Code, emitted
 
 ROUNDS = 7
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57

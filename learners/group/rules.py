@@ -25,8 +25,7 @@ from itertools import islice
 from math import inf
 from typing import Optional
 
-from learners.clocks import Clock, Name, Taken
-from learners.group_events import (
+from learners.group.events import (
     Accuse,
     Apply,
     Arrived,
@@ -51,9 +50,10 @@ from learners.group_events import (
     Send,
     Wait,
 )
-from learners.parcels import Holds, Parcel, Sent, Whose
-from learners.replica import Update
-from learners.sums import MASK, Sums
+from learners.group.parcels import Holds, Parcel, Sent, Whose
+from learners.group.sums import MASK, Sums
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.replica import Update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from learners import coordinates
-from learners.clocks import Clock, Name, Taken
-from learners.replica import Patch, Update
+from learners.rbd import coordinates
+from learners.rbd.clocks import Clock, Name, Taken
+from learners.rbd.replica import Patch, Update
 
 VERSION = 1
 _HEAD = struct.Struct("<2sBB8siHII")
@@ -187,7 +187,7 @@ def from_rows(table: Iterable[tuple[int, int, int, int]]) -> Holds:
 
 
 def encode(parcel: Parcel, group: bytes) -> bytes:
-    """A parcel of a group, known by its digest of 8 bytes (`learners.alike`)."""
+    """A parcel of a group, known by its digest of 8 bytes (`learners.group.alike`)."""
     table = [] if parcel.holds is None else rows(parcel.holds)
     flags = 0 if parcel.holds is None else _WITH_CLOCK
     counts = (len(table), len(parcel.updates))

@@ -18,9 +18,9 @@ import numba
 import numpy as np
 from llvmlite import ir
 
-from learners.philox import blocks, counting, place, words
-from learners.signs import PARTS
-from learners.vectors import F32, FLOATS, I32, I64, WORDS, Code, emitted
+from learners.bases.philox import blocks, counting, place, words
+from learners.bases.signs import PARTS
+from learners.bases.vectors import F32, FLOATS, I32, I64, WORDS, Code, emitted
 
 UNIFORM, NORMAL, LOGNORMAL = range(3)
 DEGREE, OCTAVES = 4, 32

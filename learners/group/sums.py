@@ -14,8 +14,8 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.clocks import Clock
-from learners.parcels import Sent, Whose
+from learners.group.parcels import Sent, Whose
+from learners.rbd.clocks import Clock
 
 MASK = 0xFFFFFFFF
 

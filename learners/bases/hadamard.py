@@ -18,8 +18,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from learners.philox import blocks, counting, place, write_words
-from learners.vectors import FLOATS, I64, WORDS, Code, emitted
+from learners.bases.philox import blocks, counting, place, write_words
+from learners.bases.vectors import FLOATS, I64, WORDS, Code, emitted
 
 VECTOR, BLOCK, SIGNS, PARTS = 16, 256, 1024, 16
 """Floats in a vector; in what the innermost pass does at once; signs of eight blocks of Philox; shares of a pass."""

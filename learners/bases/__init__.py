@@ -21,9 +21,9 @@ from typing import Literal, NamedTuple
 import numba
 import numpy as np
 
-from learners import entries, hadamard, signs
-from learners.philox import Domain, stream
-from learners.philox import Key as Key
+from learners.bases import entries, hadamard, signs
+from learners.bases.philox import Domain, stream
+from learners.bases.philox import Key as Key
 
 Distribution = Literal["rademacher", "hadamard", "uniform", "normal", "lognormal"]
 Normalize = Literal["constant", "column", "none"]

@@ -11,8 +11,8 @@ import numba
 import numpy as np
 
 from learners.bases import Basis, _half, check, expand
-from learners.philox import Key
-from learners.signs import PARTS, TILE
+from learners.bases.philox import Key
+from learners.bases.signs import PARTS, TILE
 
 
 def draw(basis: Basis, key: Key, size: int) -> np.ndarray:

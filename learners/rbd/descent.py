@@ -30,13 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learners import watching
-from learners.clocks import Name
-from learners.coordinates import payload_bytes, quantise
-from learners.directions import Directions, Learned, Past
-from learners.rbd_options import Correlation, Local, Nes, Rbd, Sgd
-from learners.replica import Diverged, Patch, Update
-from learners.shaping import centred_ranks, correlation, kept, transformed
-from learners.workers import Method, Worker
+from learners.rbd.clocks import Name
+from learners.rbd.coordinates import payload_bytes, quantise
+from learners.rbd.directions import Directions, Learned, Past
+from learners.rbd.options import Correlation, Local, Nes, Rbd, Sgd
+from learners.rbd.replica import Diverged, Patch, Update
+from learners.rbd.shaping import centred_ranks, correlation, kept, transformed
+from learners.rbd.workers import Method, Worker
 
 Floats = NDArray[np.float32]
 

@@ -1,6 +1,6 @@
 """What can happen to a member of a group of replicas, and what it can be told to do: plain values.
 
-`learners.group` turns events into instructions; an actor makes the events and performs the instructions.
+`learners.group.rules` turns events into instructions; an actor makes the events and performs the instructions.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from learners.clocks import Clock, Taken
-from learners.parcels import Parcel, Sent, Whose
-from learners.replica import Update
+from learners.group.parcels import Parcel, Sent, Whose
+from learners.rbd.clocks import Clock, Taken
+from learners.rbd.replica import Update
 
 # ---------------------------------------------------------------- events
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Union
 
 from learners.layout import Tensor
-from learners.rbd_defaults import outer_weight, ranges_of
-from learners.rbd_options import (
+from learners.rbd.defaults import outer_weight, ranges_of
+from learners.rbd.options import (
     AnyLearner,
     Basis,
     Compartments,
@@ -58,7 +58,11 @@ def _against_integers(learner: Union[Rbd, Fpd, Nes, Local]) -> Iterator[str]:
 
 
 def refusals(learner: AnyLearner, tensors: Sequence[Tensor]) -> list[Finding]:
-    """(key path, message) for all that makes no sense together; of filled options."""
+    """(key path, message) for all that makes no sense together; of filled options.
+
+    Args:
+        tensors: of the network; none where they are not known yet, and what depends on them is passed over.
+    """
     found = list(_steps(learner, tensors))
     if not isinstance(learner, Sgd):
         found += _exchanges(learner)
@@ -75,7 +79,7 @@ def _steps(learner: AnyLearner, tensors: Sequence[Tensor]) -> Iterator[Finding]:
         yield "update.nesterov", "there is no momentum; give update.momentum too"
     if plain.others and plain.layer is None:
         yield "update.plain.others", "no layer is named; give update.plain.layer too"
-    if plain.layer is not None and plain.layer > tensors[-1].layer:
+    if tensors and plain.layer is not None and plain.layer > tensors[-1].layer:
         yield "update.plain.layer", f"{plain.layer} was given; the network's layers are 0 .. {tensors[-1].layer}"
     if plain.first + plain.last > learner.steps:
         yield (
@@ -112,8 +116,8 @@ def _exchanges(learner: Union[Rbd, Fpd, Nes, Local]) -> Iterator[Finding]:
 
 
 def _bases(learner: Union[Rbd, Fpd, Nes], tensors: Sequence[Tensor]) -> Iterator[Finding]:
-    basis, size, d = learner.basis, tensors[-1].stop, learner.basis.dimensions or 250
-    if d > size:
+    basis, d = learner.basis, learner.basis.dimensions or 250
+    if tensors and d > (size := tensors[-1].stop):
         yield "basis.dimensions", f"{d} directions for {size} weights; at most as many as weights"
     if basis.split and d < learner.replicas:
         yield "basis.dimensions", f"{d} directions for {learner.replicas} workers; at least one each"
@@ -152,6 +156,8 @@ def _compartments(learner: Union[Rbd, Fpd, Nes], tensors: Sequence[Tensor], d: i
         yield "basis.compartments.exponent", "goes with by: dynamic"
     if wanted.by == "dynamic" and (wanted.share != "size" or learner.basis.split):
         yield "basis.compartments", "by: dynamic says itself how many directions there are; leave share and split out"
+    if not tensors:
+        return
     parts = 1 if learner.basis.compartments == "none" else len(ranges_of(wanted, tensors, tensors[-1].stop))
     if learner.basis.split:
         d //= learner.replicas
@@ -160,7 +166,8 @@ def _compartments(learner: Union[Rbd, Fpd, Nes], tensors: Sequence[Tensor], d: i
 
 
 def _kept(learner: Union[Rbd, Fpd, Nes], tensors: Sequence[Tensor]) -> Iterator[Finding]:
-    basis, needed = learner.basis, 4 * tensors[-1].stop * (learner.basis.dimensions or 250)
+    basis, size = learner.basis, tensors[-1].stop if tensors else 0
+    needed = 4 * size * (learner.basis.dimensions or 250)
     if basis.keep and basis.redraw == 1 and not isinstance(learner, Nes):
         yield "basis.keep", "directions are redrawn for every update: there is nothing to keep; raise basis.redraw"
     if basis.keep and needed > KEPT_BYTES:

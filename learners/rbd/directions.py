@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from learners import bases, kept
-from learners.bases import Basis, Key
-from learners.clocks import Name
-from learners.compartments import Compartment
+from learners import bases
+from learners.bases import Basis, Key, kept
+from learners.rbd.clocks import Name
+from learners.rbd.compartments import Compartment
 
 Floats = NDArray[np.float32]
 EXACT = ("rademacher", "hadamard")

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.clocks import Clock, Name
-from learners.coordinates import EXACT, NOTHING, Quantised
-from learners.directions import Directions, dimensions
+from learners.rbd.clocks import Clock, Name
+from learners.rbd.coordinates import EXACT, NOTHING, Quantised
+from learners.rbd.directions import Directions, dimensions
 
 Floats = NDArray[np.float32]
 ROOM = 2**30

@@ -1,7 +1,7 @@
 """What a user may set of random bases descent and of what it is compared with, as typed values.
 
 Light on purpose, as `learners.options` is. A field that may be None has a default that depends on others, which
-`learners.rbd_defaults.filled` puts in. What makes no sense together is told by `learners.rbd_refusals`.
+`learners.rbd.defaults.filled` puts in. What makes no sense together is told by `learners.rbd.refusals`.
 
 Letters: D weights, d directions, K workers (replicas), H steps of a round.
 """
@@ -257,6 +257,11 @@ class Learner(Options, frozen=True):
     def cpus(self) -> float:
         """CPUs asked for, or the default."""
         return self.resources.get("cpus", CPUS)
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the network is a function of the user's."""
+        return ":" in self.network
 
 
 class Rbd(Learner, frozen=True, tag_field="kind", tag="rbd"):
