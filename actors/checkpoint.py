@@ -51,7 +51,7 @@ def write(folder: Path, number: int, learner: str, *content: Any) -> None:
     """Put one learner's file, given as bytes or arrays in a row, into set `number`; on disk when this returns."""
     place = _set_folder(folder, number)
     place.mkdir(parents=True, exist_ok=True)
-    _write_whole(place / f"{learner}.safetensors", *content)
+    write_whole(place / f"{learner}.safetensors", *content)
 
 
 def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointSet:
@@ -61,8 +61,8 @@ def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointS
     for learner, step in steps.items():
         content = (place / f"{learner}.safetensors").read_bytes()
         files[learner] = {"step": step, "bytes": len(content), "blake2b": _digest(content)}
-    _write_whole(place / MANIFEST, json.dumps({"format": 1, "set": number, "learners": files}, indent=2).encode())
-    _sync_folder(folder)
+    write_whole(place / MANIFEST, json.dumps({"format": 1, "set": number, "learners": files}, indent=2).encode())
+    sync_folder(folder)
     return CheckpointSet(place, number, dict(steps))
 
 
@@ -141,17 +141,19 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _write_whole(path: Path, *content: Any) -> None:
+def write_whole(path: Path, *content: Any) -> None:
+    """Write a file, from bytes or arrays in a row, whole or not at all; on disk when this returns."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,10 @@ class Taken(NamedTuple):
     def __contains__(self, sequence: object) -> bool:
         return sequence in self.early or (isinstance(sequence, int) and sequence < self.below)
 
+    def beyond(self, other: Taken) -> Iterator[int]:
+        """Those that another lacks; what both have all of costs nothing."""
+        return (n for n in chain(range(other.below, self.below), sorted(self.early)) if n not in other)
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -52,6 +57,16 @@ class Clock:
             assert name.sequence not in before, f"{name} twice"
             taken[name[:2]] = before.add(name.sequence)
         return Clock(taken)
+
+    @property
+    def count(self) -> int:
+        """Updates in it."""
+        return sum(taken.below + len(taken.early) for taken in self.taken.values())
+
+    def beyond(self, other: Clock) -> Iterator[Name]:
+        """Updates that another lacks."""
+        for whose, taken in self.taken.items():
+            yield from (Name(*whose, n) for n in taken.beyond(other.taken.get(whose, Taken())))
 
     @property
     def gaps(self) -> dict[tuple[int, int], list[int]]:

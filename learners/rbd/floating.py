@@ -3,7 +3,7 @@
 The same surface as `replica.Replica`, for one worker or a synchronous group: sums depend on their order, so those who
 must agree apply the same updates together. They are taken in the order of their names.
 
-    v <- momentum v + w u;  theta <- theta - v        once per update
+    v <- momentum v + w u;  theta <- theta - v        u: the sum of what is applied together
 
 Letters: D weights.
 """
@@ -17,7 +17,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.rbd.clocks import Clock
+from learners.rbd.clocks import Clock, Name
 from learners.rbd.coordinates import LOWEST
 from learners.rbd.directions import Directions
 from learners.rbd.replica import Diverged, Update
@@ -40,20 +40,29 @@ class Weights:
     floor = LOWEST
 
     def apply(self, updates: Iterable[Update]) -> Weights:
-        """With those of the updates that are new."""
+        """With those of the updates that are new: their sum is one step, whatever the order in which they came.
+
+        So all who apply the same round at once have the same bits, and momentum decays once a round.
+        """
         fresh = {update.name: update for update in updates if update.name not in self.clock}
-        weights = self
+        if not fresh:
+            return self
+        total = np.zeros(len(self.theta), np.float32)
         for name in sorted(fresh):
-            weights = weights.apply_own(fresh[name], self.shared(fresh[name]))
-        return weights
+            total += self.shared(fresh[name])
+        return self._moved(total, fresh)
 
     def apply_own(self, update: Update, shared: NDArray[Any]) -> Weights:
         """As `apply([update])`, by one who has expanded the update already: `shared` is its u. It must be new."""
-        step, velocity, beta = np.float32(self.weight) * shared, self.velocity, np.float32(self.momentum)
+        return self._moved(shared, [update.name])
+
+    def _moved(self, vector_D: Floats, names: Iterable[Name]) -> Weights:
+        """By w v, with momentum."""
+        step, velocity, beta = np.float32(self.weight) * vector_D, self.velocity, np.float32(self.momentum)
         if self.momentum:
             velocity = step if velocity is None else beta * velocity + step
             step = beta * velocity + step if self.nesterov else velocity
-        return replace(self, theta=self.theta - step, velocity=velocity, clock=self.clock.add([update.name]))
+        return replace(self, theta=self.theta - step, velocity=velocity, clock=self.clock.add(names))
 
     def shared(self, update: Update) -> Floats:
         """u, float32 [D]: E c, with the update's patches in place."""

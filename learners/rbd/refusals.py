@@ -121,6 +121,8 @@ def _bases(learner: Union[Rbd, Fpd, Nes], tensors: Sequence[Tensor]) -> Iterator
         yield "basis.dimensions", f"{d} directions for {size} weights; at most as many as weights"
     if basis.split and d < learner.replicas:
         yield "basis.dimensions", f"{d} directions for {learner.replicas} workers; at least one each"
+    elif basis.split and d % learner.replicas:
+        yield "basis.dimensions", f"{d} directions for {learner.replicas} workers; as many for each: give a multiple"
     if isinstance(learner, Fpd) and basis.redraw:
         yield "basis.redraw", "kind: fpd never redraws; leave it out, or give kind: rbd"
     if basis.antithetic and d % 2:

@@ -15,7 +15,7 @@ def test_a_clock_is_the_set_whatever_the_order(updates):
     clock = Clock().add(updates)
     assert clock == Clock().add(sorted(updates)) == Clock().add(sorted(updates, reverse=True))
     inside = {Name(s, i, n) for s in range(4) for i in range(3) for n in range(14) if Name(s, i, n) in clock}
-    assert inside == set(updates)
+    assert inside == set(updates) and clock.count == len(updates)
 
 
 @given(sets)
@@ -23,6 +23,11 @@ def test_gaps_are_what_is_missing_below_what_is_there(updates):
     for (sender, incarnation), missing in Clock().add(updates).gaps.items():
         there = {name.sequence for name in updates if name[:2] == (sender, incarnation)}
         assert missing and set(missing) == set(range(max(there))) - there
+
+
+@given(sets, sets)
+def test_beyond_another_is_the_difference_of_the_sets(mine, theirs):
+    assert set(Clock().add(mine).beyond(Clock().add(theirs))) == set(mine) - set(theirs)
 
 
 @given(sets)

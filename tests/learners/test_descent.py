@@ -1,5 +1,7 @@
 """Each method does what its formula says; nothing is lost in residuals; exact workers agree; faults of the original."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -631,3 +633,24 @@ def test_compression_is_against_gradients_of_the_same_steps():
     assert run(method, worker, 1)[0].metrics["compression"] == 4 * D * 4 / 3
     method, worker = made(Sgd)  # a patch: where it begins and ends, and the gradient
     assert run(method, worker, 1)[0].metrics["compression"] == 4 * D / (4 * D + 8)
+
+
+def test_float_workers_who_apply_a_round_together_have_the_same_bits_and_one_decay_of_momentum():
+    """DiLoCo: momentum of the mean, once a round, whatever the order in which updates came."""
+    options = {"replicas": 3, "update": Step(momentum=0.9, nesterov=True), "exchange": Exchange(mode="sync", every=2)}
+    workers = [made(Local, number=k, **options) for k in range(3)]
+    shared = [worker.shared for _, worker in workers]
+    mean, velocity, theta = np.zeros(D), np.zeros(D), THETA.astype(np.float64)
+    for n in range(3):
+        sent = []
+        for k, (method, worker) in enumerate(workers):
+            done = descend(method, worker, BOWL, range(2 * (3 * n + k), 2 * (3 * n + k) + 2))
+            sent.append(done.update)
+            workers[k] = method, done.worker
+        shared = [one.apply(sent[k:] + sent[:k]) for k, one in enumerate(shared)]
+        workers = [(m, dataclasses.replace(w, shared=s)) for (m, w), s in zip(workers, shared, strict=True)]
+        mean = np.mean([u.parts[0].coordinates for u in sent], axis=0)
+        velocity = 0.9 * velocity + mean
+        theta = theta - (0.9 * velocity + mean)
+    assert len({one.theta.tobytes() for one in shared}) == 1
+    assert np.allclose(shared[0].theta, theta, atol=1e-5)

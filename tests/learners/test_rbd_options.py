@@ -203,6 +203,7 @@ def test_the_mode_is_what_a_worker_is_made_of():
         ({"exchange": {"combine": "mean"}}, "exchange.combine", "per: group"),
         ({"basis": {"split": True, "per": "group"}}, "basis.split", "per: worker"),
         ({"basis": {"split": True, "dimensions": 2}, "replicas": 3}, "basis.dimensions", "at least one each"),
+        ({"basis": {"split": True, "dimensions": 100}, "replicas": 3}, "basis.dimensions", "a multiple"),
         ({"basis": {"dimensions": D + 1}}, "basis.dimensions", "at most as many as weights"),
         ({"basis": {"dimensions": 9, "antithetic": True}}, "basis.dimensions", "even number"),
         ({"basis": {"dimensions": 1, "compartments": "layer"}}, "basis.dimensions", "2 compartments"),
