@@ -18,6 +18,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from learners.records import file_name
+
 MANIFEST = "manifest.json"
 State = dict[str, NDArray[Any]]
 
@@ -51,7 +53,7 @@ def write(folder: Path, number: int, learner: str, *content: Any) -> None:
     """Put one learner's file, given as bytes or arrays in a row, into set `number`; on disk when this returns."""
     place = _set_folder(folder, number)
     place.mkdir(parents=True, exist_ok=True)
-    write_whole(place / f"{learner}.safetensors", *content)
+    write_whole(place / _file(learner), *content)
 
 
 def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointSet:
@@ -59,7 +61,7 @@ def complete(folder: Path, number: int, steps: Mapping[str, int]) -> CheckpointS
     place = _set_folder(folder, number)
     files = {}
     for learner, step in steps.items():
-        content = (place / f"{learner}.safetensors").read_bytes()
+        content = (place / _file(learner)).read_bytes()
         files[learner] = {"step": step, "bytes": len(content), "blake2b": _digest(content)}
     write_whole(place / MANIFEST, json.dumps({"format": 1, "set": number, "learners": files}, indent=2).encode())
     sync_folder(folder)
@@ -80,7 +82,7 @@ def newest(folder: Path) -> tuple[Optional[CheckpointSet], list[str]]:
 
 def read(found: CheckpointSet, learner: str) -> bytes:
     """One learner's file of a complete set."""
-    return (found.folder / f"{learner}.safetensors").read_bytes()
+    return (found.folder / _file(learner)).read_bytes()
 
 
 def carry(folder: Path, number: int, found: CheckpointSet, learner: str) -> None:
@@ -120,7 +122,7 @@ def _examined(place: Path) -> tuple[str, dict[str, int]]:
     except ValueError:
         return f"{MANIFEST} is not JSON", {}
     for learner, entry in manifest["learners"].items():
-        path = place / f"{learner}.safetensors"
+        path = place / _file(learner)
         if not path.is_file():
             return f"{path.name} is missing", {}
         content = path.read_bytes()
@@ -131,6 +133,10 @@ def _examined(place: Path) -> tuple[str, dict[str, int]]:
 
 def _numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("[0-9]*") if path.is_dir() and path.name.isdigit()]
+
+
+def _file(learner: str) -> str:
+    return f"{file_name(learner)}.safetensors"
 
 
 def _set_folder(folder: Path, number: int) -> Path:

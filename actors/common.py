@@ -20,6 +20,7 @@ from actors.outgoing import Outgoing
 from learners.batches import Split
 from learners.options import Learner
 from learners.options import Record as Recording
+from learners.rbd.clocks import Clock, Taken
 
 CURVE_POINTS = 10
 """Training points that TensorBoard gets between two evaluations; the records have them all."""
@@ -68,6 +69,17 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What the supervisor wants to know of a member, with every sign of life."""
+
+    clock: Clock = field(default_factory=Clock)  #: what it has, applied or not
+    holding: Mapping[tuple[int, int], Taken] = field(default_factory=dict)  #: of incarnations that end
+    accused: tuple[tuple[tuple[int, int], str], ...] = ()  #: incarnations that sent what no member sends, and why
+    done: bool = False  #: a worker makes no more, and the log has all that it made
+    fault: str = ""  #: why a relay can't write its log
+
+
+@dataclass(frozen=True)
 class Beat:
     """A sign of life."""
 
@@ -75,6 +87,7 @@ class Beat:
     idle: float  #: seconds since the training thread last looked at its inbox; 0 before it begins and once it ends
     accused: tuple[tuple[str, int, str], ...] = ()  #: neighbours (incarnation, why) refused three times in a row
     bytes: Mapping[str, int] = field(default_factory=dict)  #: so far, by way; they grow after the last step too
+    standing: Optional[Standing] = None  #: in its group
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,8 @@ class Summary:
     bytes: Mapping[str, int]
     spent: Mapping[str, float]  #: seconds of its loop, by what they went into (actors/account.py)
     stopped: bool
+    digest: str = ""  #: of the weights that a group shares, in hexadecimal
+    clock: Optional[Clock] = None  #: of the updates in them
 
 
 def here() -> str:

@@ -12,8 +12,9 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -78,16 +79,25 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:
     """
     with path.open("rb") as file:
         file.seek(start)
-        while head := file.read(_HEAD.size):
-            kind, content, end = _record(head, file.read, path, start)
-            start = end
-            if kind != _HEADER:
-                yield end, _entry(kind, content, path, end)
+        yield from _entries(file, path, start)
 
 
 def entries(path: Path, start: int = 0) -> Iterable[Entry]:
     """As `read`, without places."""
     return (entry for _, entry in read(path, start))
+
+
+def parsed(content: bytes, start: int) -> Iterable[Entry]:
+    """As `entries`, of the bytes of a log from `start` on that came from another host."""
+    return (entry for _, entry in _entries(BytesIO(content), Path(NAME), start))
+
+
+def _entries(file: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, Entry]]:
+    while head := file.read(_HEAD.size):
+        kind, content, end = _record(head, file.read, path, start)
+        start = end
+        if kind != _HEADER:
+            yield end, _entry(kind, content, path, end)
 
 
 def _record(head: bytes, read: Callable[[int], bytes], path: Path, start: int) -> tuple[int, bytes, int]:

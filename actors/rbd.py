@@ -1,15 +1,18 @@
 """A worker of random bases descent, or of what that is compared with, as a Ray actor.
 
-Consumes: the data's splits by reference. Produces: parcels of records, and its state for checkpoint sets.
-Waits for: nothing; the recorder and the keeper never. Ended by: its last step, `stop`.
+Consumes: the data's splits by reference; in a group others' updates. Produces: updates, parcels of records, and its
+state for checkpoint sets.
+Waits for: nothing, the recorder and the keeper never; in a group see `actors.membership`. Ended by: its last step and,
+in a group, the others' ends; `stop`.
 
-What a round does is in `learners.rbd.descent`; here it gets its batches, and what came of it is written down.
-It is alone yet: updates are made as they would travel, and counted, and go nowhere.
+What a round does is in `learners.rbd.descent`; here it gets its batches, and what came of it is written down. Alone,
+updates are made as they would travel, and counted, and go nowhere.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -18,7 +21,7 @@ import ray
 from numpy.typing import NDArray
 
 from actors import checkpoint, common, compiled
-from actors.account import Account
+from actors.account import ROUND, Account, timed
 from actors.common import (
     CURVE_POINTS,
     FINISH_SECONDS,
@@ -32,10 +35,17 @@ from actors.common import (
     restored,
     splits,
 )
+from actors.member import RELAY
+from actors.membership import Membership, Place
 from actors.outgoing import Outgoing
+from actors.transport import Ways
 from learners.batches import Split, features, rows
 from learners.footprint import threads
+from learners.group.events import Ending
+from learners.group.parcels import Whose
 from learners.layout import network
+from learners.options import group_of, number_of
+from learners.rbd.clocks import Clock
 from learners.rbd.options import AnyLearner
 from learners.seeds import derive
 
@@ -46,6 +56,9 @@ if TYPE_CHECKING:
 
 Batch = tuple[NDArray[np.float32], NDArray[np.int32]]
 
+AGAIN_SECONDS, HISTORY_SECONDS = 0.2, 60.0
+"""Until a relay is asked again for what a worker begins with, and until it is given up."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup(common.Setup):
@@ -53,6 +66,7 @@ class Setup(common.Setup):
 
     options: AnyLearner
     beside: Path = Path()  #: folder of the run file, where a network of the user's is sought
+    relay: Any = None  #: of the worker's group; None: it is alone
 
 
 class RbdWorker:
@@ -63,15 +77,19 @@ class RbdWorker:
         self._outgoing = Outgoing(setup.name, setup.incarnation, setup.recorder)
         self._train_split, self._validation, self._test = splits(setup, self._outgoing)
         self._hits: list[float] = []  # accuracy of each batch of the round
+        self._account = Account(ROUND)
+        self._membership: Optional[Membership] = None
         self._worker: Worker = compiled.made(self._built)
         self._outgoing.log.info("network and directions are compiled")
         self._final: dict[str, float] = {}
         self._nbytes = 0  # of all updates
         self._seconds = 0.0  # of all rounds
+        if setup.relay is not None:
+            self._membership = self._joined()
         self._go_on()
         self._outgoing.start = self._worker.step
         self._saving = Saving(setup, self._outgoing, self._state)
-        self._speed, self._account = Speed(self._worker.step), Account()
+        self._speed = Speed(self._worker.step)
         self._turn: float | None = None
         self._stopped = False
 
@@ -84,7 +102,9 @@ class RbdWorker:
     def beat(self) -> Beat:
         """A sign of life."""
         turn = self._turn
-        return Beat(self._worker.step, 0.0 if turn is None else time.monotonic() - turn)
+        idle = 0.0 if turn is None else time.monotonic() - turn
+        standing = self._membership.standing() if self._membership else None
+        return Beat(self._worker.step, idle, bytes=self._bytes, standing=standing)
 
     def save(self, number: int) -> None:
         """Send the state for checkpoint set `number`, as it is after the current round."""
@@ -94,22 +114,67 @@ class RbdWorker:
         """End after the current round; `run` returns what was reached."""
         self._stopped = True
 
+    # -- the same, of a worker in a group
+
+    def receive(self, content: bytes) -> None:
+        """The relay's parcel."""
+        self._group.member.receive(content)
+
+    def open(self, incarnation: int, relay: Any) -> None:
+        """The supervisor says where the relay is, and as which incarnation."""
+        self._group.open(incarnation, relay)
+
+    def gone(self) -> None:
+        """The supervisor says that the relay is not there."""
+        self._group.member.gone(RELAY)
+
+    def ending(self, whose: Whose) -> None:
+        """The supervisor asks what there is of an incarnation that is over."""
+        self._group.member.note(Ending(whose, time.monotonic()))
+
+    def joined(self, sender: int, incarnation: int, first: int) -> None:
+        """The supervisor says for whom all wait; of a synchronous group."""
+        self._group.joined(sender, incarnation, first)
+
+    def snapshot(self, end: int, clock: Clock) -> None:
+        """The relay wants a snapshot with all of this clock."""
+        self._group.snapshot(end, clock)
+
+    def finish(self, clock: Clock) -> None:
+        """The supervisor says that this is all that will ever be."""
+        self._group.finish(clock)
+
     # -- the loop, in the first thread
 
-    def run(self, neighbours: Sequence[Any] = ()) -> Summary:
-        """Train to the last step, evaluate on the whole sets, and say what was reached."""
-        assert not neighbours, "workers are alone yet"
+    def run(self, place: Union[Place, Sequence[Any]] = ()) -> Summary:
+        """Train to the last step, evaluate on the whole sets, and say what was reached.
+
+        Args:
+            place: in a group; alone there are no neighbours.
+        """
         import numba
 
         # of this thread: the kernels would take all cores
         numba.set_num_threads(min(threads(self._options.cpus), numba.config.NUMBA_NUM_THREADS))
         self._outgoing.log.info("{}: {}", self._setup.name, self.ready())
-        self._speed, self._account = Speed(self._worker.step), Account()
+        if isinstance(place, Place):
+            self._worker = self._group.begin(place, self._history)
+            self._outgoing.start = self._worker.step
+            if self._setup.incarnation:
+                self._outgoing.log.info("goes on at step {} without its residual", self._worker.step)
+        self._speed, self._account = Speed(self._worker.step), Account(ROUND)
         while not self._stopped and self._worker.step < self._options.steps:
             self._turn = began = time.monotonic()
+            if self._membership:
+                self._take_in(self._membership)
+            if self._stopped:
+                break
             self._round()
             self._seconds += time.monotonic() - began
             self._keep_up()
+        if self._membership:
+            self._worker = self._membership.end(self._worker, self._waiting)
+            self._account.book("messages")
         if not self._stopped and not self._final:
             self._evaluate("final", validation=self._validation, test=self._test)
         return self._summary()
@@ -139,6 +204,8 @@ class RbdWorker:
         except replica.Diverged as error:
             raise self._diverged(str(error)) from error
         self._worker = done.worker
+        if self._membership:
+            self._worker = self._membership.made(done.update, before, done.worker)
         if done.update is None and self._keras:
             self._keras.restore(kept)  # what is not finite may have gone into its moments
         self._account.book("train")
@@ -147,6 +214,49 @@ class RbdWorker:
         if step // every > before.step // every and step < self._options.steps:
             some = np.arange(min(self._setup.record.rows, len(self._validation)), dtype=np.int32)
             self._evaluate("evaluate", validation=self._validation, rows=some)
+
+    # -- in a group
+
+    @property
+    def _group(self) -> Membership:
+        assert self._membership is not None, "it is in a group"
+        return self._membership
+
+    def _take_in(self, group: Membership) -> None:
+        """Between two rounds: own updates leave, others' are applied."""
+        self._worker = group.before_round(self._worker, self._waiting)
+        self._account.book("messages")
+
+    def _waiting(self) -> bool:
+        """Asked now and then by who waits: it has not hung; whether it is to stop."""
+        self._turn = time.monotonic()
+        return self._stopped
+
+    def _joined(self) -> Membership:
+        """Into the group, if this worker is like the others: it raises in words where not."""
+        from actors.relay import reader
+        from learners.group.alike import traits
+
+        setup = self._setup
+        common = begun(setup.name, setup.seed, self._method, self._model, 0)
+        bases = derive(setup.seed, "bases", group_of(setup.name))
+        shared = traits(self._method, common, setup.seed, {name: version(name) for name in ("machworks", "numpy")})
+        ray.get(setup.relay.join.remote(shared), timeout=HISTORY_SECONDS)
+        read = reader(self._options, self._model.network.tensors, bases)
+        start = replace(self._worker, incarnation=setup.incarnation)
+        return Membership(self._method, start, read, shared, Ways(), lambda *words: self._account.only(*words))
+
+    def _history(self, before: Optional[int]) -> Any:
+        """What the relay gives to begin with; of one that has died `open` tells the successor."""
+        deadline = time.monotonic() + HISTORY_SECONDS
+        while True:
+            try:
+                return ray.get(self._group.relay.history.remote(before), timeout=HISTORY_SECONDS)
+            except ray.exceptions.RayError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN_SECONDS)
+            self._waiting()
 
     # -- values
 
@@ -162,20 +272,27 @@ class RbdWorker:
         self._keras: Optional[KerasModel] = None if isinstance(self._model, Model) else self._model
         self._method = Method(self._options, made.tensors)
         losses = self._keras or Model(made, self._options.batch_size)
-        self._stream = stream(self._options, setup.name, 0)
+        group, number = group_of(setup.name), number_of(setup.name)
+        self._stream = stream(self._options, group, number)
 
         def gradient(theta_D: NDArray[np.float32], batch: Batch) -> tuple[float, NDArray[np.float32]]:
+            self._account.book("train")
             loss, accuracy, gradient_D = self._model.loss_and_gradient(theta_D, *batch)
+            self._account.book("gradient")
             self._hits.append(accuracy)
             return loss, gradient_D
 
         def loss(theta_D: NDArray[np.float32], batch: Batch) -> float:
+            self._account.book("train")
             found, accuracy = losses.evaluate(theta_D, *batch)
+            self._account.book("gradient")
             self._hits.append(accuracy)
             return found
 
         self._problem = Problem(gradient, loss)
-        worker, kept = begun(setup.name, setup.seed, self._method, self._model), self._kept()
+        worker, kept = begun(setup.name, setup.seed, self._method, self._model, number), self._kept()
+        directions = timed(worker.shared.directions, lambda heading: self._account.book(heading))
+        worker = replace(worker, shared=replace(worker.shared, directions=directions))
         size = self._options.batch_size
         nothing = (np.zeros((size, data.width), np.float32), np.zeros(size, np.int32))
         descend(self._method, worker, self._problem, [nothing] * self._method.batches(worker.shared.directions))
@@ -217,15 +334,17 @@ class RbdWorker:
     def _go_on(self) -> None:
         """Take over the state that this incarnation goes on from.
 
-        As the same sender, whose next update has the next number: nobody else has seen what came after that state, so
-        the directions drawn for those numbers may be drawn again, and a run that is resumed comes to the same bits.
+        Alone as the same sender, whose next update has the next number: nobody else has seen what came after that
+        state, so the directions drawn for those numbers may be drawn again, and a run that is resumed comes to the same
+        bits. In a group what is shared comes from the log, later.
         """
         if (found := restored(self._setup)) is not None:
             state, about = found
-            self._worker = self._worker.restore(state)
             if self._keras:
                 self._keras.restore(state)
-            self._final, self._nbytes, self._seconds = dict(about["final"]), about["bytes"], about["seconds"]
+            self._nbytes, self._seconds = about["bytes"], about["seconds"]
+            if self._membership is None:
+                self._worker, self._final = self._worker.restore(state), dict(about["final"])
 
     # -- what is written down
 
@@ -240,10 +359,17 @@ class RbdWorker:
             values["update/coordinates"] = float(len(coordinates))
             values["update/coordinate_rms"] = float(np.sqrt(np.mean(coordinates.astype(np.float64) ** 2)))
         self._nbytes += int(own.get("bytes", 0))
-        values["bytes/updates"] = float(self._nbytes)
+        values |= {f"bytes/{way.replace(' ', '_')}": float(count) for way, count in self._bytes.items()}
+        if self._membership:
+            values |= self._membership.figures()
         values["records/dropped"] = float(self._outgoing.dropped)
         values["speed/steps_per_second"] = self._speed.at(step)
         self._outgoing.note(step, "train", values | done.watched, plotted=self._is_plotted(step))
+
+    @property
+    def _bytes(self) -> dict[str, int]:
+        """Of updates that it has made, and in a group what it has sent and received, by way."""
+        return {"updates": self._nbytes, **(self._membership.member.bytes if self._membership else {})}
 
     def _is_plotted(self, step: int) -> bool:
         """Whether TensorBoard gets a point of the round that ends at this step."""
@@ -260,17 +386,19 @@ class RbdWorker:
         self._turn = None
         self._outgoing.finish(STOPPED_SECONDS if self._stopped else FINISH_SECONDS)
         self._saving.leave()
+        counts, ends = self._membership.summary() if self._membership else ({}, {})
         return Summary(
             learner=self._setup.name,
             incarnation=self._setup.incarnation,
             steps=self._worker.step,
             seconds=self._seconds,
             final=self._final,
-            counts={"updates": self._worker.sequence, "dropped records": self._outgoing.dropped},
+            counts={"updates": self._worker.sequence, "dropped records": self._outgoing.dropped, **counts},
             unwritten=self._outgoing.unwritten,
-            bytes={"updates": self._nbytes},
+            bytes=self._bytes,
             spent=dict(self._account.seconds),
             stopped=self._stopped,
+            **ends,
         )
 
 
@@ -284,17 +412,18 @@ def model_of(
         return Model(network(options.network, example, classes))
     from actors.keras_model import KerasModel, build
 
-    built = build(options.network, example, classes, beside, derive(seed, "weights", name))
+    built = build(options.network, example, classes, beside, derive(seed, "weights", group_of(name)))
     return KerasModel(built, example, classes, options.network)
 
 
-def begun(name: str, seed: int, method: "Method", model: "Union[Model, KerasModel]") -> "Worker":
-    """The worker of one learner of a run that has done nothing yet."""
+def begun(name: str, seed: int, method: "Method", model: "Union[Model, KerasModel]", number: int = 0) -> "Worker":
+    """The worker of one learner of a run that has done nothing yet; of several its number says which."""
     from learners.models import Model, initial
     from learners.rbd.workers import start
 
-    theta_0 = initial(model.network, derive(seed, "weights", name)) if isinstance(model, Model) else model.initial
-    return start(method, theta_0, derive(seed, "bases", name))
+    group = group_of(name)
+    theta_0 = initial(model.network, derive(seed, "weights", group)) if isinstance(model, Model) else model.initial
+    return start(method, theta_0, derive(seed, "bases", group), number)
 
 
 def saved(

@@ -27,7 +27,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from learners.records import Record, Seal, lines
+from learners.records import Record, Seal, file_name, learner_of, lines
 
 LAYOUT = {
     "Machworks": {
@@ -127,7 +127,7 @@ class Recorder:
             if parcel.incarnation > newest:
                 self._take_back(learner, parcel.start)
                 events.insert(0, _started(parcel.start))
-            beside = {f"logs/{learner}.log": "".join(parcel.log).encode(), **self._events(*key, events)}
+            beside = {f"logs/{file_name(learner)}.log": "".join(parcel.log).encode(), **self._events(*key, events)}
             self._write_sealed(*key, parcel.sequence, parcel.records, beside)
         self._written[key], self._newest[learner] = parcel.sequence, parcel.incarnation
         for record in parcel.records:
@@ -151,8 +151,8 @@ class Recorder:
 
     def _recover(self, path: Path) -> None:
         """Find out what a former recorder has written of a learner, and cut off what no seal follows."""
-        learner, whole, read, newest = path.stem, 0, 0, 0
-        ends = {f"logs/{learner}.log": 0}
+        learner, whole, read, newest = learner_of(path.stem), 0, 0, 0
+        ends = {f"logs/{file_name(learner)}.log": 0}
         ends |= {str(p.relative_to(self._folder)): 0 for p in (self._folder / "tensorboard" / learner).glob("*")}
         values: dict[str, float] = {"step": 0}
         unsealed: list[Record] = []
@@ -167,7 +167,7 @@ class Recorder:
             for record in unsealed:
                 values.update(record.values, step=max(record.step, values["step"]))
             unsealed.clear()
-        for name, end in {**ends, f"records/{learner}.jsonl": whole}.items():
+        for name, end in {**ends, f"records/{file_name(learner)}.jsonl": whole}.items():
             self._cut(self._folder / name, end)
         self._latest[learner], self._newest[learner] = values, newest
         with suppress(OSError):  # for a reader that has seen what was cut off; not worth a recorder
@@ -175,7 +175,7 @@ class Recorder:
 
     def _take_back(self, learner: str, start: int) -> None:
         """Remove records of later steps than `start`."""
-        name = f"records/{learner}.jsonl"
+        name = f"records/{file_name(learner)}.jsonl"
         path = self._folder / name
         if path.is_file():
             counts = path.read_bytes()[: self._open(name)]
@@ -232,7 +232,7 @@ class Recorder:
         ends = {name: self._open(name) + len(content) for name, content in beside.items()}
         written = [*records, Seal(sequence, learner, incarnation, ends)]
         content = b"".join(msgspec.json.encode(one) + b"\n" for one in written)
-        self._write({**beside, f"records/{learner}.jsonl": content})
+        self._write({**beside, f"records/{file_name(learner)}.jsonl": content})
 
     def _write(self, contents: Mapping[str, bytes]) -> None:
         """Add to all of these files or to none, in this order: the next write overwrites what a failed one has left."""

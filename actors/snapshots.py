@@ -31,11 +31,21 @@ class Snapshot:
 
 def write(folder: Path, traits: Mapping[str, str], taken: Snapshot, keep: int = 2) -> Path:
     """Write a snapshot beside the log; older ones but the newest `keep` are removed."""
+    return put(folder, taken.end, packed(traits, taken), keep)
+
+
+def packed(traits: Mapping[str, str], taken: Snapshot) -> bytes:
+    """A snapshot as a file, for who keeps the log. Its replica may be ahead of `end`, by what the log has behind it."""
     state = {f"replica/{name}": array for name, array in taken.replica.save().items()}
     state |= {"holds": np.array(parcels.rows(taken.holds), np.int64).reshape(-1, 4), "sums": taken.sums.save()}
     about = {"format": FORMAT, "group": group_digest(traits).hex(), "end": taken.end, "digest": taken.replica.digest}
-    path = folder / f"snapshot-{taken.end:015d}.safetensors"
-    checkpoint.write_whole(path, checkpoint.pack(state, about))
+    return checkpoint.pack(state, about)
+
+
+def put(folder: Path, end: int, content: bytes, keep: int = 2) -> Path:
+    """Write what `packed` has made beside the log; older ones but the newest `keep` are removed."""
+    path = folder / f"snapshot-{end:015d}.safetensors"
+    checkpoint.write_whole(path, content)
     for old in sorted(folder.glob(SNAPSHOTS))[:-keep]:
         old.unlink()
     return path
@@ -53,7 +63,7 @@ def newest(
     ignored: list[str] = []
     for path in sorted(folder.glob(SNAPSHOTS), reverse=True):
         try:
-            found = _read(path, traits, start)
+            found = unpacked(path.read_bytes(), traits, start)
         except Exception as error:  # whatever a damaged file makes of the libraries that read it
             ignored.append(f"{path.name} is ignored: {type(error).__name__}: {error}")
             continue
@@ -62,8 +72,9 @@ def newest(
     return Snapshot(start, Holds(Clock()), Sums(), 0), ignored
 
 
-def _read(path: Path, traits: Mapping[str, str], start: Replica) -> Snapshot:
-    state, about = checkpoint.unpack(path.read_bytes())
+def unpacked(content: bytes, traits: Mapping[str, str], start: Replica) -> Snapshot:
+    """What `packed` has made a file of; whatever a damaged one makes of the libraries that read it is raised."""
+    state, about = checkpoint.unpack(content)
     if about["format"] != FORMAT or about["group"] != group_digest(traits).hex():
         raise ValueError(f"of format {about['format']} and group {about['group']}, not of this one")
     named = {name.removeprefix("replica/"): array for name, array in state.items() if name.startswith("replica/")}

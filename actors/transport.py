@@ -2,9 +2,10 @@
 
 Consumes: messages and the handles of neighbours. Produces: calls of their `receive`.
 Waits for: sending never waits; unpacking waits for a referenced array, at most the time limit.
+`Transport` carries the messages of a chain, `Ways` the parcels of a group.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,35 @@ class Transport:
             self.bytes["sent inline" if within else "sent store"] += array.nbytes
             fields[name] = array if within else ray.put(array)
         return _with_arrays(message, fields)
+
+
+CALLS = 16
+"""Calls to one neighbour that may be under way: beyond them it is frozen or cut off, and Ray would keep all of them."""
+
+
+class Ways:
+    """One member's way to its neighbours in a group: bytes, by calls whose outcome is not looked at."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[Any, deque[ray.ObjectRef]]] = {}
+
+    def open(self, node: int, handle: Any) -> None:
+        """Learn, or learn anew, where a neighbour is."""
+        self._open[node] = (handle, deque())
+
+    def send(self, node: int, content: bytes) -> bool:
+        """Whether a call has left; else the parcel is lost, which clocks find out."""
+        if node not in self._open:
+            return False
+        handle, calls = self._open[node]
+        if len(calls) >= CALLS:
+            done, left = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+            if not done:
+                return False
+            calls.clear()
+            calls.extend(left)
+        calls.append(handle.receive.remote(content))
+        return True
 
 
 def _arrays(message: Message) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from learners.records import Record, lines
+from learners.records import Record, learner_of, lines
 
 Numbers = NDArray[np.float64]
 
@@ -67,10 +67,10 @@ def read(folder: Path) -> Run:
     for path in sorted((folder / "records").glob("*.jsonl")):
         content = path.read_bytes()
         counted = list(lines(content))
-        learner = _learner(path.stem, (one for _, one in counted if isinstance(one, Record)))
+        learner = _learner(learner_of(path.stem), (one for _, one in counted if isinstance(one, Record)))
         left_out = len(content) - sum(len(line) for line, _ in counted)
         learners.append(learner)
-        ends.append(f"{path.stem}: records end at step {learner.step}" + (_cut(path, left_out) if left_out else ""))
+        ends.append(f"{learner.name}: records end at step {learner.step}" + (_cut(path, left_out) if left_out else ""))
     if not any(learner.figures for learner in learners):
         raise ValueError(f"{folder}: nothing is recorded yet; wait for its first steps (machworks status {folder})")
     return Run(folder, tuple(learners), tuple(ends))

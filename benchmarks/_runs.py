@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learners.records import learner_of
+
 
 @dataclass(frozen=True)
 class Run:
@@ -25,7 +27,7 @@ def run(chain: Path, settings: Mapping[str, object]) -> Run:
         options = [f"--set={key}={value}" for key, value in settings.items()]
         outcome = said("topology.cli", "run", chain, "--json", f"--runs={folder}", *options)
         place = Path(outcome["run"])
-        records = {path.stem: read(path) for path in sorted((place / "records").glob("*.jsonl"))}
+        records = {learner_of(path.stem): read(path) for path in sorted((place / "records").glob("*.jsonl"))}
         return Run(outcome["learners"], records, (place / "logs" / "driver.log").read_text())
 
 

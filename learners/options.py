@@ -116,6 +116,21 @@ def kind_of(learner: Learner) -> str:
     return str(learner.__struct_config__.tag)
 
 
+def member(group: str, number: int) -> str:
+    """The name of one of several workers that go together."""
+    return f"{group}/{number}"
+
+
+def group_of(member: str) -> str:
+    """What the file calls a learner, or the group that a worker is of."""
+    return member.partition("/")[0]
+
+
+def number_of(member: str) -> int:
+    """The number of a worker in its group; 0 of one that is alone."""
+    return int(member.partition("/")[2] or 0)
+
+
 class Data(Options, frozen=True):
     """Which rows are trained on, validated on and tested on."""
 
@@ -187,6 +202,20 @@ class Topology(Options, frozen=True, kw_only=True):
     supervise: Supervise = Supervise()
 
     @property
+    def members(self) -> dict[str, Learner]:
+        """What each actor trains, by the actor's name: workers that go together are worker/0, worker/1, ..."""
+        made: dict[str, Learner] = {}
+        for name, learner in self.learners.items():
+            count = self.groups[name].replicas if name in self.groups else 0
+            made |= {member(name, i): learner for i in range(count)} or {name: learner}
+        return made
+
+    @property
+    def groups(self) -> dict[str, AnyLearner]:
+        """The workers that there are several of."""
+        return {name: worker for name, worker in self.workers.items() if worker.replicas > 1}
+
+    @property
     def machs(self) -> dict[str, Mach]:
         """The learners of kind mach: those that have edges."""
         return {name: learner for name, learner in self.learners.items() if isinstance(learner, Mach)}
@@ -198,7 +227,7 @@ class Topology(Options, frozen=True, kw_only=True):
 
     def children_of(self, name: str) -> tuple[str, ...]:
         """Names of the learners that `name` asks for embeddings, in the order of concatenation."""
-        learner = self.learners[name]
+        learner = self.learners[group_of(name)]
         if not isinstance(learner, Mach):
             return ()
         return (learner.child,) if learner.child else learner.children

@@ -9,6 +9,16 @@ import msgspec
 Kind = Literal["train", "evaluate", "attribute", "final"]
 
 
+def file_name(learner: str) -> str:
+    """What files of a learner are called: a worker of a group is worker/0, its files worker.0."""
+    return learner.replace("/", ".")
+
+
+def learner_of(file_name: str) -> str:
+    """The learner whose files are called so: no name that a user may choose has a dot."""
+    return file_name.replace(".", "/")
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Numbers of one learner at one step."""
 

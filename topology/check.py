@@ -56,7 +56,6 @@ def alone(topology: Topology) -> list[Finding]:
         *_links(topology),
         *_loops(topology),
         *_resources(topology),
-        *_not_yet(topology),
     ]
 
 
@@ -151,7 +150,7 @@ def _schedules(topology: Topology) -> Iterator[Finding]:
 
 
 def _shards(topology: Topology) -> Iterator[Finding]:
-    if topology.data.shard == "by_learner" and len(topology.learners) == 1:
+    if topology.data.shard == "by_learner" and len(topology.members) == 1:
         yield "data.shard", "by_learner divides the rows among the learners, and there is one; write none"
 
 
@@ -167,12 +166,6 @@ def _exchanges(topology: Topology) -> Iterator[Finding]:
             if below is not None and below.exchange.queue < most:
                 room = f"the queue of '{child}', which keeps {below.exchange.queue} a parent and drops the rest"
                 yield f"{path}.in_flight", f"with {exchange.in_flight}, {most} requests may be open; not in {room}"
-
-
-def _not_yet(topology: Topology) -> Iterator[Finding]:
-    for name, learner in topology.workers.items():
-        if learner.replicas > 1:
-            yield f"learners.{name}.replicas", f"{learner.replicas} workers can't go together yet; give 1"
 
 
 def _workers(topology: Topology) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ def _watched(arguments: Arguments, topology: Topology, go: Callable[..., Any]) -
     from topology import view
 
     logger.remove()  # the view tells what the log tells, and the run folder keeps it
-    steps = {name: learner.steps for name, learner in topology.learners.items()}
+    steps = {name: learner.steps for name, learner in topology.members.items()}
     with view.View(steps, plain=arguments.plain, quiet=arguments.json) as shown:
         outcome = go(address=arguments.address, tell=_and_notify(arguments, shown.tell), show=shown.show)
     try:

@@ -1,10 +1,13 @@
 """Makes the actors of a run: recorder, keeper, and the learners, each as often as it must be started."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from learners.options import Mach, Topology
+from learners.layout import Network
+from learners.options import Mach, Topology, group_of
+from learners.seeds import derive
 
 MEGABYTE = 1e6
 
@@ -15,33 +18,59 @@ class Crew:
     Args:
         folder: of the run.
         beside: folder of the run file.
+        networks: of the user's, by learner.
     """
 
-    def __init__(self, ray: Any, topology: Topology, dataset: Any, folder: Path, beside: Path) -> None:
+    def __init__(
+        self, ray: Any, topology: Topology, dataset: Any, folder: Path, beside: Path, networks: Mapping[str, Network]
+    ) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         from actors.keeper import KeeperActor
         from actors.recorder import RecorderActor
 
-        self._ray, self._topology = ray, topology
+        self._ray, self._topology, self._folder = ray, topology, folder
+        self._dataset, self._networks = dataset, networks
         # beside the driver: hosts share no disk, and the run folder is here
-        here = On(ray.get_runtime_context().get_node_id(), soft=False)
+        self._here = here = On(ray.get_runtime_context().get_node_id(), soft=False)
         self.recorder = RecorderActor.options(scheduling_strategy=here).remote(str(folder))
         sets = str(folder / "checkpoints")
         self.keeper = KeeperActor.options(scheduling_strategy=here).remote(sets, topology.checkpoint.keep)
         self._setups = setups(ray, topology, dataset, self.recorder, self.keeper, beside)
 
-    def start(self, name: str, incarnation: int, state: Optional[bytes] = None) -> Any:
-        """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle."""
+    def relay(self, group: str, incarnation: int) -> Any:
+        """Start the relay of a group of workers, which keeps its log; returns its handle."""
+        from actors.membership import limits_of
+        from actors.relay import RelayActor, Setup
+        from topology.workers import of
+
+        options, data = self._topology.workers[group], self._dataset
+        setup = Setup(
+            incarnation=incarnation,
+            folder=self._folder / "log" / group,
+            options=options,
+            tensors=of(group, options, data.shape, data.classes, self._networks).tensors,
+            seed=derive(self._topology.seed, "bases", group),
+            limits=limits_of(options),
+        )
+        return RelayActor.options(scheduling_strategy=self._here).remote(setup)
+
+    def start(self, name: str, incarnation: int, state: Optional[bytes] = None, relay: Any = None) -> Any:
+        """Start a learner as this incarnation, going on from a checkpoint file if one is given; returns its handle.
+
+        Args:
+            relay: of its group.
+        """
         from actors.mach import MachActor
         from actors.rbd import RbdActor
 
-        learner = self._topology.learners[name]
+        learner = self._topology.learners[group_of(name)]
         kind = MachActor if isinstance(learner, Mach) else RbdActor
         custom = {key: amount for key, amount in learner.resources.items() if key not in ("cpus", "gpus")}
         kept = () if state is None else (self._ray.put(state),)
+        setup = replace(self._setups[name], incarnation=incarnation, state=kept)
         return kind.options(num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom).remote(
-            replace(self._setups[name], incarnation=incarnation, state=kept)
+            setup if relay is None else replace(setup, relay=relay)
         )
 
 
@@ -58,11 +87,11 @@ def setups(
         return (ray.put(split),)
 
     private = topology.data.shard == "by_learner"
-    parts = shards(len(dataset.train), topology.learners, topology.seed) if private else {}
+    parts = shards(len(dataset.train), topology.members, topology.seed) if private else {}
     shared = {name: put(getattr(dataset, name)) for name in ("validation", "test")}
     shared["train"] = () if private else put(dataset.train)
     made: dict[str, Any] = {}
-    for name, chosen in topology.learners.items():
+    for name, chosen in topology.members.items():
         refs = dict(shared, train=put(take(dataset.train, parts[name]))) if private else shared
         data = Data(
             **refs,

@@ -121,6 +121,7 @@ def _go(
         refuse(missing(topology, cluster.hosts_of(None)))
     dataset = data.load(topology.data, folder=beside)
     tell(data.describe(dataset))
+    networks: workers.Networks = workers.NONE
     if topology.workers:
         networks = own.networks(topology, dataset.shape, dataset.classes, beside, tell)
         topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
@@ -130,7 +131,7 @@ def _go(
         refuse(shadow.on_hosts(SURVEY))
         folder = make_folder(topology)
         with _journal(folder, tell) as told:
-            crew = partial(Crew, ray, topology, dataset, folder, beside.absolute())
+            crew = partial(Crew, ray, topology, dataset, folder, beside.absolute(), networks)
             return Watch(ray, topology, crew, folder, told, show, incarnation).to_the_end()
 
 

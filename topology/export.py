@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from actors import checkpoint
 from learners.layout import POOLED, Network, image
+from learners.options import group_of
+from learners.records import file_name
 
 
 def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
@@ -30,7 +32,7 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
         )
     if learner not in found.steps:
         raise ValueError(f"{run}: {learner!r} is not among its learners: {', '.join(found.steps)}")
-    out = out or run / f"{learner}.keras"
+    out = out or run / f"{file_name(learner)}.keras"
     if out.suffix != ".keras":
         raise ValueError(f"{out}: the name must end in .keras")
     state, about = checkpoint.unpack(checkpoint.read(found, learner))
@@ -70,7 +72,8 @@ def _worker(run: Path, name: str, state: checkpoint.State, about: Mapping[str, A
     from topology import parse
 
     topology = parse.load(run / "chain.yaml")
-    options, beside = topology.workers[name], Path(json.loads((run / "run.json").read_text()).get("beside", "."))
+    options = topology.workers[group_of(name)]
+    beside = Path(json.loads((run / "run.json").read_text()).get("beside", "."))
     example, classes = tuple(about["example"]), about["classes"]
     network, worker = saved(name, topology.seed, options, example, classes, beside, state)
     theta_D = worker.shared.theta

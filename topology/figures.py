@@ -72,7 +72,7 @@ class Figures:
         """Have the recorder write what is known before the first step; returns a reference to wait for."""
         from topology import draw, parse
 
-        flat = {name: _flat(msgspec.to_builtins(value)) for name, value in topology.learners.items()}
+        flat = {name: _flat(msgspec.to_builtins(value)) for name, value in topology.members.items()}
         return self._recorder.describe.remote(draw.picture(topology), flat, parse.resolved(topology))
 
 

@@ -38,6 +38,7 @@ class Reached:
     counts: Mapping[str, int]
     spent: Mapping[str, float] = field(default_factory=dict)  #: seconds of its loop, by what they went into
     error: str = ""
+    digest: str = ""  #: of the weights that a group shares
     missing: str = ""  #: which final figures there are none of, and why
 
 
@@ -83,6 +84,7 @@ def ended(summary: Any, figures: Mapping[str, float], restarts: int, children: S
         bytes=summary.bytes,
         counts=summary.counts,
         spent=summary.spent,
+        digest=getattr(summary, "digest", ""),
         missing=f"no {' and no '.join(missing)}: {_UNANSWERED.format(' or '.join(children))}" if missing else "",
     )
 

@@ -46,8 +46,8 @@ def missing(topology: Topology, hosts: Sequence[Host]) -> list[Lack]:
 def needs_of(topology: Topology, name: str) -> dict[str, float]:
     """What a learner asks of its host, by Ray's names."""
     ours = {"cpus": "CPU", "gpus": "GPU"}
-    given = {ours.get(key, key): amount for key, amount in topology.learners[name].resources.items()}
-    return {"CPU": topology.learners[name].cpus, **given}
+    given = {ours.get(key, key): amount for key, amount in topology.members[name].resources.items()}
+    return {"CPU": topology.members[name].cpus, **given}
 
 
 def _key(resource: str) -> str:
@@ -59,7 +59,7 @@ def placed(topology: Topology, hosts: Sequence[Host]) -> tuple[dict[str, str], l
     if not hosts:
         return {}, []
     total = {name: sum(host.total.get(name, 0.0) for host in hosts) for host in hosts for name in host.total}
-    needs = {name: needs_of(topology, name) for name in topology.learners}
+    needs = {name: needs_of(topology, name) for name in topology.members}
     share = {
         name: max(amount / max(total.get(resource, 0.0), 1e-9) for resource, amount in wanted.items())
         for name, wanted in needs.items()
@@ -75,7 +75,7 @@ def placed(topology: Topology, hosts: Sequence[Host]) -> tuple[dict[str, str], l
         where[name] = min(fitting, key=lambda host: _waste(free[host], needs[name]))
         for resource, amount in needs[name].items():
             free[where[name]][resource] -= amount
-    return where, [lack for name in topology.learners for lack in lacks.get(name, [])]
+    return where, [lack for name in topology.members for lack in lacks.get(name, [])]
 
 
 def _waste(free: Mapping[str, float], wanted: Mapping[str, float]) -> tuple[int, float]:

@@ -17,7 +17,7 @@ from actors.data import load
 from learners import batches
 from learners.batches import Dataset
 from learners.layout import Network, laid_out
-from learners.options import Mach, Topology
+from learners.options import Mach, Topology, group_of
 from learners.seeds import derive
 from learners.watching import Probe
 from topology import parse
@@ -54,7 +54,7 @@ def probes(run: Path) -> list[Probe]:
     x_NF = batches.features(dataset.train, numbers, dataset.scale, dataset.offset)
     given = (x_NF, dataset.train.labels[numbers])
     made = []
-    for name, learner in topology.learners.items():
+    for name, learner in topology.members.items():
         if name in found.steps:
             state, _ = checkpoint.unpack(checkpoint.read(found, name))
             about = (name, found.steps[name], state, dataset)
@@ -88,7 +88,7 @@ def _worker(
     from actors.rbd import saved
     from learners.rbd.directions import Drawn, Learned, Past
 
-    options = topology.workers[name]
+    options = topology.workers[group_of(name)]
     model, worker = saved(name, topology.seed, options, dataset.shape, dataset.classes, beside, state)
     theta, directions = worker.shared.theta, worker.shared.directions
     if not isinstance(directions, (Drawn, Learned, Past)) or not directions.parts:  # whole weights, whole gradients

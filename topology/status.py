@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from rich.table import Table
 
-from learners.records import Record, lines
+from learners.records import Record, learner_of, lines
 from topology.outcome import FORMAT, born
 
 
@@ -67,7 +67,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{manifest}: not a run's: it lacks state, host, process or born")
     if content.get("format", FORMAT) != FORMAT:
         raise ValueError(f"{manifest}: format {content['format']}, where {FORMAT} is known: another machworks wrote it")
-    learners = {path.stem: _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))}
+    learners = {learner_of(path.stem): _latest(path) for path in sorted((folder / "records").glob("*.jsonl"))}
     known = [figures["incarnation"] for figures in learners.values() if "incarnation" in figures]
     return {
         "run": str(folder),

@@ -108,8 +108,8 @@ _COLUMNS = (
 
 
 def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]:
-    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used; updates in
-    bytes, as they would go to each other worker.
+    """Accuracies are on validation rows; staleness in steps of the child, of the newest embedding used, of workers that
+    go together in updates; updates in bytes, as they go to each other worker.
 
     A learner that has done its steps answers its parents: its bytes go on.
     """
@@ -120,9 +120,9 @@ def _row(name: str, figures: Mapping[str, float], steps: int) -> tuple[str, ...]
         "done" if done else _figure(figures, ".1f", "speed/steps_per_second"),
         _figure(figures, ".1%", *_accuracies("validation")),
         _figure(figures, ".1%", "validation/accuracy/synthetic"),
-        _figure(figures, ".0f", "staleness/embedding"),
+        _figure(figures, ".0f", "staleness/embedding", "staleness/updates"),
         _figure(figures, ".0f", "exchange/fallbacks"),
-        *(_bytes(figures, f"bytes/{way}_inline", f"bytes/{way}_store") for way in ("sent", "received")),
+        *(_bytes(figures, f"bytes/{way}_inline", f"bytes/{way}_store", f"bytes/{way}") for way in ("sent", "received")),
         _bytes(figures, "bytes/updates"),
     )
 
@@ -163,7 +163,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 _SUMMARY = (
     "learner", "status", "steps", "steps/s", "test", "test, synthetic", "fall-backs", "sent inline", "sent by store",
-    "updates", "restarts",
+    "updates", "sent", "received", "restarts", "digest",
 )  # fmt: skip
 
 
@@ -182,8 +182,9 @@ def summary(outcome: Mapping[str, Any]) -> Table:
                 _figure(accuracies, ".2%", "test/accuracy/synthetic"),
                 _NONE if "updates" in bytes_ else str(reached["fallbacks"]),
                 *(_NONE if "updates" in bytes_ else size(bytes_.get(f"sent {way}", 0)) for way in ("inline", "store")),
-                _bytes(bytes_, "updates"),
+                *(_bytes(bytes_, way) for way in ("updates", "sent", "received")),
                 str(reached["restarts"]),
+                reached.get("digest") or _NONE,
             )
         )
     return _table(_SUMMARY, rows)

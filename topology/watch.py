@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from actors.common import Diverged
-from learners.options import Topology
+from learners.options import Topology, group_of
 from topology import outcome
 from topology.crew import Crew
 from topology.figures import Figures, Live
+from topology.groups import Group
 from topology.members import Member, seen
 from topology.outcome import words
 from topology.sets import Sets
@@ -66,6 +67,7 @@ class Watch:
         self._outcome = outcome.Outcome(folder)
         self._crew: Optional[Crew] = None
         self._members: dict[str, Member] = {}
+        self._groups: dict[str, Group] = {}
         self._listened = time.monotonic()
 
     def to_the_end(self) -> outcome.Outcome:
@@ -93,12 +95,16 @@ class Watch:
         self._figures = Figures(self._ray, crew.recorder, self._tell)
         self._sets = Sets(self._ray, crew.keeper, self._folder / "checkpoints", every, self._tell)
         self._crew = crew  # from here on there is something to stop
-        for name in self._topology.learners:
+        for name in self._topology.groups:
+            self._groups[name] = self._group(name, crew)
+        for name in self._topology.members:
             self._members[name] = self._start(name, self._first)
         self._tell(f"starting {', '.join(self._members)}")
         self._await_first()
         for member in self._members.values():
             member.state = "running"
+        for group in self._groups.values():
+            group.begin()
         for member in self._members.values():
             self._run(member)
         self._tell(f"training {', '.join(self._members)}; run folder {self._folder}")
@@ -106,6 +112,8 @@ class Watch:
         description = self._figures.describe(self._topology) if self._first == 0 else self._ray.put(None)
         while not all(member.over for member in self._members.values()):
             self._turn()
+        for group in self._groups.values():
+            group.verdict(self._outcome)
         self._keep_last()
         with suppress(self._ray.exceptions.RayError, OSError):  # a disk that refuses has been told of
             self._ray.get(description, timeout=CLOSE_SECONDS)
@@ -116,6 +124,8 @@ class Watch:
         self._listen()
         self._figures.look()
         self._sets.look()
+        for group in self._groups.values():
+            group.turn()
         self._show(self._figures.latest)
         self._sets.ask_if_due(self._members)
 
@@ -125,10 +135,20 @@ class Watch:
         """Start a learner: the first incarnation from nothing, later ones from the newest complete set."""
         assert self._crew is not None
         state, step = self._sets.find(name) if incarnation else (None, 0)
-        actor = self._crew.start(name, incarnation, state)
-        if incarnation:
+        group = self._groups.get(group_of(name))
+        actor = self._crew.start(name, incarnation, state, group.relay.actor if group else None)
+        if incarnation and group is None:
             self._tell(f"{name} goes on from step {step}" + ("" if state else ": no checkpoint set has it"))
         return Member(name, incarnation, actor, actor.ready.remote(), time.monotonic(), step)
+
+    def _group(self, name: str, crew: Crew) -> Group:
+        about = (self._ray, name, self._topology, crew, self._members, self._lost, self._tell, self._first > 0)
+        group = Group(*about)
+        try:
+            group.await_relay()
+        except self._ray.exceptions.RayError as error:
+            raise NotReady(f"learners.{name}: its relay could not start: {words(error)}") from error
+        return group
 
     def _await_first(self) -> None:
         """All must be there before the first step: a figure per step means nothing while others still compile."""
@@ -149,7 +169,9 @@ class Watch:
                 self._tell(f"loading: {', '.join(waiting.values())}")
 
     def _run(self, member: Member) -> None:
-        near = [seen(self._members[name]) for name in self._topology.around(member.name)]
+        group = self._groups.get(group_of(member.name))
+        around = self._topology.around(member.name)
+        near = group.place(member) if group else [seen(self._members[name]) for name in around]
         member.state, member.answer, member.beaten = "running", member.actor.run.remote(near), time.monotonic()
 
     # -- ends, deaths, returns
@@ -190,6 +212,8 @@ class Watch:
         again = member.restarts < self._topology.supervise.restarts and not hopeless
         self._tell_closed(member, forever=not again)
         self._ray.kill(member.actor)
+        if group_of(member.name) in self._groups:
+            self._groups[group_of(member.name)].lost(member)
         self._sets.without(member.name)
         text = why if f"learners.{member.name}:" in why else f"learners.{member.name}: {why}"
         if not again:
@@ -207,11 +231,15 @@ class Watch:
 
     def _returned(self, member: Member, place: str) -> None:
         """A learner that was started again has loaded: everybody around it is told, and it goes on."""
+        group = self._groups.get(group_of(member.name))
+        if group and not group.returns(member):
+            return
         self._run(member)
         for name in self._topology.around(member.name):
             if self._members[name].open:
                 self._members[name].actor.open.remote(member.name, member.incarnation, member.actor)
-        self._tell(f"{member.name} is back at step {member.step}: it is {place}")
+        where = "behind what the log has" if group else f"at step {member.step}"
+        self._tell(f"{member.name} is back {where}: it is {place}")
 
     def _tell_closed(self, member: Member, *, forever: bool) -> None:
         for name in self._topology.around(member.name):
@@ -249,6 +277,10 @@ class Watch:
             return
         member.step = beat.step
         self._figures.hear(member.name, beat.bytes)
+        if group_of(member.name) in self._groups and beat.standing is not None:
+            self._groups[group_of(member.name)].heard(member, beat.standing)
+            if self._members[member.name] is not member:
+                return
         for name, incarnation, why in beat.accused:
             accused = self._members[name]
             if accused.open and accused.incarnation == incarnation:
@@ -323,13 +355,16 @@ class Watch:
             self._ray.get(self._crew.recorder.close.remote(), timeout=CLOSE_SECONDS)
         except Exception as error:
             self._problem(f"the run folder may be incomplete: {words(error)}")
+        for group in self._groups.values():
+            with suppress(Exception):
+                group.close()
         for actor in (*(one.actor for one in self._members.values()), self._crew.recorder, self._crew.keeper):
             with suppress(Exception):  # Ray itself may be gone
                 self._ray.kill(actor)
 
     def _write_down(self) -> None:
         known, found = self._outcome.learners, {}
-        for name in self._topology.learners:
+        for name in self._members or self._topology.members:
             seen = self._figures.latest.get(name, {}) if self._crew else {}
             restarts = self._members[name].restarts if name in self._members else 0
             found[name] = known.get(name) or outcome.last_seen("stopped" if seen else "not started", seen, restarts)

@@ -59,8 +59,6 @@ def faults(
         own: None where the user's networks are not.
     """
     for name, learner in topology.workers.items():
-        if learner.replicas > 1:
-            continue  # refused already
         made = None
         try:
             if own is not None if learner.has_own_network else example is not None:

@@ -148,6 +148,11 @@ class Group:
         """Updates applied here, own and others'."""
         return self._applied
 
+    @property
+    def sums(self) -> Sums:
+        """Of what is applied here."""
+        return self._sums
+
     def agrees(self, clock: Clock, digest: int) -> Optional[bool]:
         """Whether a replica has the bits that its updates' senders say; None where that can't be told now."""
         wanted = self._sums.of(clock)

@@ -239,6 +239,10 @@ class Replica:
         """The sum of r_i A_i mod 2^64, which is the sum of the digests of the updates in A."""
         return _digest(self.moved.astype(np.int64))
 
+    def digest_since(self, before: Replica) -> int:
+        """What the updates that an earlier state of this replica lacks add to a digest."""
+        return _digest(self.moved.astype(np.int64) - before.moved)
+
     def digest_of(self, update: Update) -> int:
         """What an update adds to the digest of any replica."""
         return _digest(-self.grid.numerator * self.vector([update]))
