@@ -102,7 +102,7 @@ class MachWorker:
             self._splits[self._train_split.fingerprint] = self._train_split
         self._network = compiled.made(self._warm)
         self._outgoing.log.info("network is compiled")
-        self._transport = Transport(self._options.exchange.time_limit)
+        self._transport = Transport(self._options.exchange.time_limit, self._options.exchange.precision)
         about = self._go_on()
         self._outgoing.start = self._network.version
         self._exchange = Exchange(

@@ -14,14 +14,16 @@ import ray
 
 from learners.footprint import inline
 from learners.messages import Answer, Ask, Features, Gradient, Message
+from learners.options import Precision
+from learners.wire import decoded, encoded
 
 
 class Transport:
     """One learner's way to its neighbours, counting bytes of arrays by way and direction."""
 
-    def __init__(self, time_limit: float) -> None:
+    def __init__(self, time_limit: float, precision: Precision = "float32") -> None:
         self._handles: dict[str, Any] = {}
-        self._time_limit = time_limit
+        self._time_limit, self._precision = time_limit, precision
         #: "sent inline", "sent store", "received inline", "received store": bytes
         self.bytes: Counter[str] = Counter()
 
@@ -38,13 +40,18 @@ class Transport:
         fields = {}
         for name, value in _arrays(message).items():
             way = "received store" if isinstance(value, ray.ObjectRef) else "received inline"
-            fields[name] = ray.get(value, timeout=self._time_limit) if isinstance(value, ray.ObjectRef) else value
-            self.bytes[way] += fields[name].nbytes
+            array = ray.get(value, timeout=self._time_limit) if isinstance(value, ray.ObjectRef) else value
+            self.bytes[way] += array.nbytes
+            if isinstance(message, (Answer, Gradient)) and name != "batch":
+                array = decoded(array, message.scale)
+            fields[name] = array
         return _with_arrays(message, fields)
 
     def _packed(self, message: Message) -> Message:
         fields: dict[str, Any] = {}
         arrays = _arrays(message)
+        for name in arrays.keys() - {"batch"}:
+            arrays[name], fields["scale"] = encoded(arrays[name], self._precision)
         kept = inline([array.nbytes for array in arrays.values()])
         for (name, array), within in zip(arrays.items(), kept, strict=True):
             self.bytes["sent inline" if within else "sent store"] += array.nbytes

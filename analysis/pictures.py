@@ -124,7 +124,7 @@ def _map(figure: Figure, axes: Any, drawn: Map) -> None:
 
 def _sheet(axes: Any, sheet: Sheet) -> None:
     axes.axis("off")
-    cells = [[_cell(value) for value in row] for row in sheet.rows]
+    cells = [[cell(value) for value in row] for row in sheet.rows]
     table = axes.table(cells, colLabels=sheet.columns, loc="center", cellLoc="right")
     table.auto_set_font_size(False)
     table.set_fontsize(8)
@@ -132,7 +132,8 @@ def _sheet(axes: Any, sheet: Sheet) -> None:
     table.scale(1.0, 1.4)
 
 
-def _cell(value: Union[str, float]) -> str:
+def cell(value: Union[str, float]) -> str:
+    """As it stands in a table for people."""
     if isinstance(value, str):
         return value
     if np.isnan(value):

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from learners.records import Record, learner_of, lines
 
 Numbers = NDArray[np.float64]
+ACCURACIES = tuple(f"{split}/accuracy{way}" for split in ("test", "validation") for way in ("", "/child", "/synthetic"))
+"""Where a learner's accuracy is found: on the test set if it is known, with the child rather than without."""
 
 
 class Series(NamedTuple):
@@ -122,3 +124,30 @@ def _parts(values: Numbers, each: int) -> Iterator[Numbers]:
 def _mean(values: Numbers) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def parquet(run: Run, path: Path) -> None:
+    """All records as one tidy table: learner, step, time (seconds since 1970), figure, value.
+
+    What is not finite is null. In the order of learners, then figures, then steps.
+    """
+    import pyarrow as arrow
+    from pyarrow.parquet import ParquetWriter
+
+    schema = arrow.schema(
+        [
+            ("learner", arrow.dictionary(arrow.int32(), arrow.string())),
+            ("figure", arrow.dictionary(arrow.int32(), arrow.string())),
+            ("step", arrow.int64()),
+            ("time", arrow.float64()),
+            ("value", arrow.float64()),
+        ]
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ParquetWriter(path, schema, compression="zstd") as file:
+        for learner in run.learners:
+            for figure, (steps, values) in learner.figures.items():
+                times, count = np.interp(steps, *learner.times), len(steps)
+                words = [arrow.array([word] * count).dictionary_encode() for word in (learner.name, figure)]
+                columns = [*words, steps.astype(np.int64), times, arrow.array(values, from_pandas=True)]
+                file.write_table(arrow.table(columns, schema=schema))

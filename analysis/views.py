@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.pictures import Line, Panel, Part, Row, Sheet
-from analysis.table import Learner, Run, Series, sampled, thinned
+from analysis.table import ACCURACIES, Learner, Run, Series, sampled, thinned
 
 POINTS = 500
 """Of a line; more are averaged."""
 STEPS = "steps done"
+SECONDS = "seconds since the first record of the run"
 FAULTS = ("lost", "late", "refused", "dropped", "clipped")
 
 
@@ -40,16 +41,31 @@ def curves(run: Run) -> Sequence[Part]:
     return [panel for panel in panels if panel.lines]
 
 
+def clock(run: Run) -> Sequence[Part]:
+    """Accuracy against the clock: what asynchrony is for."""
+    begun, lines = begin(run), []
+    for colour, learner in enumerate(run.learners):
+        for figure, series in learner.figures.items():
+            if figure.startswith("validation/accuracy"):
+                way = figure.removeprefix("validation/accuracy").replace("/", ", ")
+                shown = thinned(series, POINTS)
+                times = np.interp(shown.steps, *learner.times) - begun
+                lines.append(
+                    Line(learner.name + way, times, shown.values, colour, "beside" if "synth" in way else "measured")
+                )
+    panel = Panel("accuracy on validation rows", SECONDS, "accuracy", tuple(lines))
+    return [panel] if lines else []
+
+
 def progress(run: Run) -> Sequence[Part]:
     """Steps against the clock: who is faster, who stood still."""
-    begun = min(learner.times.values[0] for learner in run.learners if learner.step)
-    lines = []
+    begun, lines = begin(run), []
     for colour, learner in enumerate(run.learners):
         taken = sampled(learner.times, POINTS)
         lines.append(Line(learner.name, taken.values - begun, taken.steps, colour))
     speeds = _panel(run, "speed", "steps per second", "speed/steps_per_second")
-    clock = Panel("steps against time", "seconds since the first record of the run", STEPS, tuple(lines))
-    return [clock, speeds] if speeds.lines else [clock]
+    against = Panel("steps against time", SECONDS, STEPS, tuple(lines))
+    return [against, speeds] if speeds.lines else [against]
 
 
 def attribution(run: Run) -> Sequence[Part]:
@@ -109,12 +125,7 @@ def _used(learner: Learner) -> float:
 
 
 def _accuracy(learner: Learner) -> float:
-    """On the test set where it is known, else on validation rows; with the child rather than without."""
-    for split in ("test", "validation"):
-        for figure in (f"{split}/accuracy", f"{split}/accuracy/child", f"{split}/accuracy/synthetic"):
-            if figure in learner.figures:
-                return 100.0 * learner.last(figure)
-    return float("nan")
+    return next((100.0 * learner.last(figure) for figure in ACCURACIES if figure in learner.figures), float("nan"))
 
 
 def _mean(learner: Learner, figure: str) -> float:
@@ -155,6 +166,11 @@ def updates(run: Run) -> Sequence[Part]:
 
 
 # ---------------------------------------------------------------- common
+
+
+def begin(run: Run) -> float:
+    """When the first record was made, seconds since 1970."""
+    return min(float(learner.times.values[0]) for learner in run.learners if learner.step)
 
 
 def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
@@ -208,6 +224,7 @@ def _averaged(lines: list[Line], run: Run, figure: str) -> str:
 
 VIEWS = {
     "curves": View("Learning curves", "accuracies and losses", curves),
+    "clock": View("Accuracy against time", "accuracies on validation rows", clock),
     "progress": View("Progress", "steps", progress),
     "exchange": View("Exchange between learners", "staleness and fall-backs: a chain of Mach learners", exchange),
     "communication": View("Communication", "bytes", communication),

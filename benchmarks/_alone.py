@@ -210,14 +210,11 @@ def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[R
     wanted = {setting.key: setting for setting in settings}
     missing = [setting for setting in wanted.values() if not _path(folder, setting).exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    if processes > 1 and missing:
+    if missing:
         with ProcessPoolExecutor(processes, get_context("spawn"), _one_thread) as pool:
             runs = [pool.submit(_run, setting, folder) for setting in missing]
             for number, run in enumerate(as_completed(runs), 1):
                 _report.say(f"{number}/{len(runs)} {run.result()}")
-    else:
-        for number, setting in enumerate(missing, 1):
-            _report.say(f"{number}/{len(missing)} {_run(setting, folder)}")
     return [read(_path(folder, setting)) for setting in settings]
 
 

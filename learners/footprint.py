@@ -15,6 +15,9 @@ INLINE_LIMIT = 96 * 1024
 """Bytes of arrays in a message from which they go through the object store. Ray's own limit for an argument of a call,
 100 KiB, counts what is around the arrays too."""
 
+BYTES = {"float32": 4, "float16": 2, "int8": 1}
+"""Of a number of an embedding or a gradient, by `exchange.precision`."""
+
 
 def threads(cpus: float) -> int:
     """Threads of a learner: the whole part of its CPUs, at least one."""

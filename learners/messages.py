@@ -66,7 +66,8 @@ class Answer(Message):
 
     ask: int  #: sequence of the `Ask`
     version: int  #: the sender's steps when the embedding was computed
-    embedding: NDArray[np.float32]  #: [B, E]
+    embedding: NDArray[np.float32]  #: [B, E]; on the wire maybe of another type
+    scale: float = 1.0  #: what numbers on the wire are to be multiplied by
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Gradient(Message):
 
     version: int  #: of the answer it belongs to, in steps of the receiver
     batch: Batch
-    gradient: NDArray[np.float32]  #: [B, E]
+    gradient: NDArray[np.float32]  #: [B, E]; on the wire maybe of another type
+    scale: float = 1.0  #: what numbers on the wire are to be multiplied by
 
 
 @dataclass(frozen=True)

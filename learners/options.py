@@ -12,6 +12,8 @@ from learners.fields import Count, Name, NotNegative, Options
 from learners.footprint import CPUS
 from learners.rbd.options import AnyLearner
 
+Precision = Literal["float32", "float16", "int8"]
+
 
 class Optimizer(Options, frozen=True):
     """The update rule of every objective of a learner; each objective keeps its own state."""
@@ -74,6 +76,13 @@ class Exchange(Options, frozen=True):
         int, Meta(ge=1, description="messages of a kind kept per parent; the oldest beyond are dropped")
     ] = 8
     gradients: Annotated[bool, Meta(description="whether gradients are sent to the children")] = True
+    precision: Annotated[
+        Precision,
+        Meta(
+            description="how the numbers of embeddings and gradients that this learner sends travel: float32, float16 "
+            "or int8, with one scale for each array"
+        ),
+    ] = "float32"
 
 
 class Mach(Options, frozen=True, kw_only=True, tag_field="kind", tag="mach"):

@@ -47,10 +47,10 @@ def test_the_wheel_holds_every_module_and_chain_of_the_rooms(built):
         path.relative_to(CHECKOUT).as_posix()
         for room in ROOMS
         for path in (CHECKOUT / room).rglob("*")
-        if path.suffix in (".py", ".yaml")
+        if path.suffix in (".py", ".yaml", ".html")
     }
     assert here == {str(name) for name in names if not name.parts[0].endswith(".dist-info")}
-    assert "topology/chains/digits.yaml" in here
+    assert {"topology/chains/digits.yaml", "analysis/page.html"} <= here
 
 
 def test_the_wheel_brings_the_command_and_the_licence(built):

@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from learners.options import Topology
+
+if TYPE_CHECKING:
+    from analysis.report import Report
 
 Arguments = argparse.Namespace
 
@@ -292,25 +295,56 @@ def _status(arguments: Arguments) -> int:
 
 def _analyse(arguments: Arguments) -> int:
     from analysis import report
-    from topology import probe, status, view
+    from topology import draw, parse, probe, status
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     folder = _folder(arguments)
     state = status.read(folder)["state"]
-    what = [name for name in arguments.what.split(",") if name]
-    out = Path(arguments.out) if arguments.out else folder / "analysis"
-    made = report.analyse(folder, out, what, lambda: probe.probes(folder))
+    try:
+        graph = draw.png(parse.load(folder / "chain.yaml"))
+    except (OSError, ValueError):
+        graph = None  # of a run of another version, say; its records still tell
+    made = report.analyse(
+        folder,
+        Path(arguments.out) if arguments.out else None,
+        _words(arguments.what),
+        lambda: probe.probes(folder),
+        state=state,
+        graph=graph,
+    )
+    return _reported(arguments, {"run": str(folder), "state": state}, f"{_short(folder)}: {state}", made)
+
+
+def _compare(arguments: Arguments) -> int:
+    from analysis import report
+    from topology import status
+
+    folders = [status.find(run, Path(arguments.runs)) for run in arguments.several]
+    made = report.compare(folders, Path(arguments.out), _words(arguments.what))
+    about = {"runs": [str(folder) for folder in folders]}
+    return _reported(arguments, about, " and ".join(map(_short, folders)), made)
+
+
+def _reported(arguments: Arguments, about: dict[str, Any], head: str, made: "Report") -> int:
+    from topology import view
+
     if arguments.json:
         written = {name: [str(path) for path in paths] for name, paths in made.written.items()}
-        answer = {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
-        print(json.dumps(answer))
+        files = {"report": str(made.page), "records": str(made.records)}
+        print(json.dumps({**about, "ends": made.ends, "written": written, "left_out": made.left_out, **files}))
         return 0
-    view.printed("\n".join([f"{_short(folder)}: {state}", *(f"  {line}" for line in made.ends)]))
+    view.printed("\n".join([head, *(f"  {line}" for line in made.ends)]))
     for paths in made.written.values():
         view.printed(f"written   {_short(paths[0])} {' '.join(path.suffix for path in paths[1:])}")
     for name, why in made.left_out.items():
         view.printed(f"left out  {name}: {why}")
+    view.printed(f"records   {_short(made.records)}")
+    view.printed(f"report    {_short(made.page)} (opens in any browser)")
     return 0
+
+
+def _words(given: str) -> list[str]:
+    return [word for word in given.split(",") if word]
 
 
 def _tensorboard(arguments: Arguments) -> int:
@@ -424,13 +458,25 @@ def _parser() -> argparse.ArgumentParser:
     analyse = add(
         "analyse",
         _analyse,
-        "draw what a run has recorded, and what its checkpoint shows: PNG, SVG and the numbers as CSV",
+        "draw what a run has recorded, and what its checkpoint shows: PNG, SVG, CSV, one HTML page",
         "analyse --what curves,exchange",
     )
     _takes_run(analyse)
     analyse.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
     analyse.add_argument("--out", help="folder to write into (default: RUN/analysis)")
     _takes_json(analyse)
+
+    compare = add(
+        "compare",
+        _compare,
+        "draw two runs or more together, and say in what their files differ",
+        "compare fashion-20260101-120000-0a1b fashion-20260101-130000-2c3d",
+    )
+    compare.add_argument("several", nargs="+", metavar="RUN", help="run folders, or their names under --runs")
+    _takes_runs(compare)
+    compare.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
+    compare.add_argument("--out", default="comparison", help="folder to write into (default: %(default)s)")
+    _takes_json(compare)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
     _takes_run(board)

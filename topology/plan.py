@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from learners.footprint import INLINE_LIMIT, SLOTS, inline, threads
+from learners.footprint import BYTES, INLINE_LIMIT, SLOTS, inline, threads
 from learners.layout import Network
 from learners.options import Topology, kind_of
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
@@ -202,8 +202,9 @@ def _edge(topology: Topology, parent: str, child: str, row_bytes: int, limit: in
     above, below = topology.machs[parent], topology.machs[child]
     private = topology.data.shard == "by_learner"
     request = above.batch_size * (row_bytes if private else ROW)
-    answer = above.batch_size * below.embedding * FLOAT
-    gradient = (request, answer) if above.exchange.gradients else ()
+    numbers = above.batch_size * below.embedding
+    answer = numbers * BYTES[below.exchange.precision]
+    gradient = (request, numbers * BYTES[above.exchange.precision]) if above.exchange.gradients else ()
     messages = ((request,), (answer,), gradient)
     ways = [way for sizes in messages for way in zip(sizes, inline(sizes, limit), strict=True)]
     return Edge(

@@ -1,13 +1,14 @@
 """What is sent is what arrives, by the way that its size asks for."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from actors.transport import Transport
-from learners.footprint import INLINE_LIMIT
+from learners.footprint import BYTES, INLINE_LIMIT
 from learners.messages import Answer, Ask, Ended, Features, Gradient, Rows
 
 SIZES = {"1 kB": 1_000, "200 kB": 200_000, "8 MB": 8_000_000}
@@ -26,8 +27,8 @@ def answer(size, sequence=0):
     return Answer("child", 0, sequence, ask=0, version=3, embedding=values)
 
 
-def sent(*messages):
-    transport, there = Transport(time_limit=5.0), Neighbour()
+def sent(*messages, precision="float32"):
+    transport, there = Transport(time_limit=5.0, precision=precision), Neighbour()
     transport.connect({"there": there})
     transport.send("there", messages)
     (call,) = there.calls
@@ -52,6 +53,19 @@ def test_a_message_arrives_as_it_was_whatever_its_size(ray_here, size):
     way = "store" if large else "inline"
     assert dict(ours.bytes) == {f"sent {way}": original.embedding.nbytes}
     assert dict(theirs.bytes) == {f"received {way}": original.embedding.nbytes}
+
+
+@pytest.mark.parametrize(("precision", "step"), [("float16", 2.0**-11), ("int8", 2.0**-7)])
+def test_numbers_travel_in_the_precision_of_who_sends_and_whoever_receives_reads_them(ray_here, precision, step):
+    original = replace(gradient(100, 20), gradient=answer(80_000).embedding * np.float32(1e-6))
+    ours, (packed,) = sent(original, precision=precision)
+    theirs = Transport(time_limit=5.0)
+    got = theirs.unpack(packed)
+    assert got.gradient.dtype == np.float32
+    np.testing.assert_allclose(got.gradient, original.gradient, atol=step * np.abs(original.gradient).max())
+    np.testing.assert_array_equal(got.batch.values, original.batch.values)  # the batch is never touched
+    wire = original.gradient.size * BYTES[precision] + original.batch.values.nbytes
+    assert sum(ours.bytes.values()) == sum(theirs.bytes.values()) == wire
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)

@@ -132,18 +132,22 @@ def rows(path):
 
 def test_a_chain_has_its_pictures_and_says_which_are_left_out_and_why(chain, tmp_path):
     made = report.analyse(chain, tmp_path)
-    assert set(made.written) == {"curves", "progress", "exchange", "communication", "attribution"}
+    drawn = {"curves", "clock", "progress", "exchange", "communication", "attribution"}
+    assert set(made.written) == drawn
     assert set(made.left_out) == set(report.NAMES) - set(made.written)
     assert "random bases" in made.left_out["correlation"]
-    for paths in made.written.values():
-        png, svg, table_ = paths
+    for name in drawn:
+        png, svg, table_ = made.written[name]
         assert png.read_bytes().startswith(b"\x89PNG") and b"<svg" in svg.read_bytes()[:1000] and len(rows(table_)) > 0
-    assert sorted(tmp_path.iterdir()) == sorted(path for paths in made.written.values() for path in paths)
+    assert sorted(tmp_path.iterdir()) == sorted(
+        [made.records, made.page, *(path for paths in made.written.values() for path in paths)]
+    )
 
 
 def test_a_worker_has_correlation_coordinates_updates_and_no_staleness(bases, tmp_path):
     made = report.analyse(bases, tmp_path)
-    assert set(made.written) == {"curves", "progress", "communication", "correlation", "coordinates", "updates"}
+    drawn = {"curves", "progress", "communication", "correlation", "coordinates", "updates"}
+    assert set(made.written) == drawn
     lines = {row["line"] for row in rows(tmp_path / "correlation.csv")}
     assert lines == {"all", "dense_0/kernel", "dense_0/bias"}
     (row,) = rows(tmp_path / "communication.csv")

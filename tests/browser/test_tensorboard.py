@@ -1,4 +1,4 @@
-"""TensorBoard of a live run, as a person sees it: headless Chromium, spoken to over its DevTools protocol."""
+"""TensorBoard of a live run and its report, as a person sees them: headless Chromium, spoken to over DevTools."""
 
 import asyncio
 import base64
@@ -208,3 +208,19 @@ def test_the_topology_is_there_as_a_picture(board, browser, tmp_path):
     browser.open(f"{board}?tagFilter=topology#timeseries")
     until("the picture", lambda: browser.ask(IMAGES))
     browser.picture(tmp_path / "topology.png")
+
+
+LOADED = """performance.getEntriesByType('resource').map(e => e.name.slice(0, 5))"""
+PICTURES = """[...document.images].map(i => [i.alt, i.complete && i.naturalWidth > 300])"""
+
+
+def test_the_report_of_a_live_run_opens_without_a_network(run, browser, tmp_path):
+    wanted = ("curves", "clock", "progress", "exchange", "communication")
+    command = ("-m", "topology.cli", "analyse", run, f"--out={tmp_path / 'out'}", f"--what={','.join(wanted)}")
+    subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True, timeout=SECONDS)
+    browser.call("Network.enable")
+    browser.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+    browser.open(f"file://{tmp_path}/out/report.html")
+    until("all pictures", lambda: (p := browser.ask(PICTURES)) and len(p) == 1 + len(wanted) and all(ok for _, ok in p))
+    assert set(browser.ask(LOADED)) <= {"data:"}  # nothing from elsewhere
+    browser.picture(tmp_path / "report.png")

@@ -519,6 +519,7 @@ UNLIKE = {
     "learners.top.optimizer.schedule": "cosine",
     "learners.top.optimizer.decay": "decoupled",
     "learners.top.exchange.in_flight": 2,
+    "learners.top.exchange.precision": "int8",
 }
 
 

@@ -67,6 +67,14 @@ def test_no_state_is_kept_for_gradients_that_nobody_sends() -> None:
     assert [edge.gradient for edge in made.edges] == [0, 64 * 4 + 64 * 64 * 4]
 
 
+def test_the_precision_of_who_sends_counts():
+    run = chain("digits", "learners.middle.exchange.precision=int8", "learners.top.exchange.precision=float16")
+    numbers, rows = 64 * 64, 64 * 4
+    found = {(e.parent, e.child): (e.answer, e.gradient) for e in plan(run, (64,), 10, 8).edges}
+    assert found["middle", "bottom"] == (4 * numbers, rows + numbers)
+    assert found["top", "middle"] == (numbers, rows + 2 * numbers)
+
+
 def test_numbers_agree_with_the_learner_that_is_built() -> None:
     """Parameters and optimiser state of plan.py and of learners.mach, for a learner with parent and children."""
     from learners import mach, optimizers
