@@ -15,19 +15,27 @@ updates; messages: rules, packing and sending; wait: for others, in a synchronou
 
 
 class Account:
-    """Seconds by heading, counted from its making."""
+    """Seconds by heading, counted from its making in the thread of the loop."""
 
     def __init__(self, headings: tuple[str, ...] = HEADINGS) -> None:
         self.seconds = dict.fromkeys(headings, 0.0)
-        self._last = time.perf_counter()
+        self._busy = dict.fromkeys(headings, 0.0)  # the same of a processor, in this thread
+        self._last, self._last_busy, self._process = time.perf_counter(), time.thread_time(), time.process_time()
         self._only = ""
 
     def book(self, heading: str, *, evaluation: float = 0.0) -> None:
         """Put the time since the last call under `heading`, but for the share of it that served an evaluation."""
-        now, heading = time.perf_counter(), self._only or heading
-        self.seconds[heading] += (1.0 - evaluation) * (now - self._last)
-        self.seconds["evaluate"] += evaluation * (now - self._last)
-        self._last = now
+        now, busy, heading = time.perf_counter(), time.thread_time(), self._only or heading
+        for sums, spent in ((self.seconds, now - self._last), (self._busy, busy - self._last_busy)):
+            sums[heading] += (1.0 - evaluation) * spent
+            sums["evaluate"] += evaluation * spent
+        self._last, self._last_busy = now, busy
+
+    @property
+    def processor(self) -> dict[str, float]:
+        """Seconds of a processor by heading, and in `others` those of all other threads: TensorFlow's and Ray's."""
+        others = time.process_time() - self._process - sum(self._busy.values())
+        return {**self._busy, "others": max(0.0, others)}
 
     @contextmanager
     def only(self, heading: str, before: str) -> Iterator[None]:

@@ -103,6 +103,7 @@ class Summary:
     unwritten: int  #: records that the recorder has not taken
     bytes: Mapping[str, int]
     spent: Mapping[str, float]  #: seconds of its loop, by what they went into (actors/account.py)
+    processor: Mapping[str, float]  #: the same of a processor, and of its other threads
     stopped: bool
     digest: str = ""  #: of the weights that a group shares, in hexadecimal
     clock: Optional[Clock] = None  #: of the updates in them

@@ -464,6 +464,7 @@ class MachWorker:
             unwritten=self._outgoing.unwritten,
             bytes=dict(self._transport.bytes),
             spent=dict(self._account.seconds),
+            processor=self._account.processor,
             stopped=self._stopped,
         )
 

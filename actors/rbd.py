@@ -397,6 +397,7 @@ class RbdWorker:
             unwritten=self._outgoing.unwritten,
             bytes=self._bytes,
             spent=dict(self._account.seconds),
+            processor=self._account.processor,
             stopped=self._stopped,
             **ends,
         )

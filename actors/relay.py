@@ -170,11 +170,12 @@ class Relay:
 
     # -- the loop, in the first thread
 
-    def run(self) -> None:
-        """Pass on and write down, until it is stopped."""
+    def run(self) -> float:
+        """Pass on and write down, until it is stopped; seconds of a processor that this took."""
+        began = time.process_time()
         while not self._begun.wait(IDLE_SECONDS):
             if self._stopped:
-                return
+                return 0.0
         assert self._log is not None
         while not self._stopped:
             self._turn = time.monotonic()
@@ -182,6 +183,7 @@ class Relay:
         self.turn()
         self._turn = None
         self._log.close()
+        return time.process_time() - began
 
     def turn(self, until: float = 0.0) -> None:
         """Once round: what has come, what is due."""

@@ -28,7 +28,7 @@ from learners.options import Data
 from learners.rbd.clocks import Name
 from learners.rbd.coordinates import quantise
 from learners.rbd.defaults import filled
-from learners.rbd.descent import Problem, descend
+from learners.rbd.descent import Problem, Round, descend
 from learners.rbd.directions import Whole
 from learners.rbd.options import AnyLearner, Nes
 from learners.rbd.replica import Diverged
@@ -99,7 +99,7 @@ class Top(Whole):
 
 def train(setting: Setting) -> Result:
     """The whole run; the shared weights are evaluated at the start, after every whole epoch, and at the end."""
-    task = _Task(setting)
+    task = Task(setting)
     worker, payload, seconds, diverged = task.worker, 0, 0.0, ""
     curve = [task.point(worker)]
     for end in task.ends:
@@ -123,14 +123,15 @@ def train(setting: Setting) -> Result:
     )
 
 
-class _Task:
-    """What a run works with."""
+class Task:
+    """What a run works with; of several workers each has its own rows and directions."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, number: int = 0) -> None:
         from learners.layout import network
         from learners.models import Model, initial
 
         self._setting, self._data, seed = setting, _data(setting.dataset), setting.seed
+        self._stream = f"worker/{number}" if number else "worker"
         self._train, held = _splits(self._data, setting.validation)
         net = network(setting.learner.network, self._data.shape, self._data.classes)
         learner = filled(setting.learner, net.size)
@@ -138,8 +139,8 @@ class _Task:
         self._steps_per_epoch = len(self._train) / images
         steps = self._steps(setting.epochs)
         self.ends = sorted({*map(self._steps, range(1, math.floor(setting.epochs) + 1)), steps})
-        self._method = Method(changed(learner, steps=steps), net.tensors)
-        self.worker = start(self._method, initial(net, derive(seed, "weights")), derive(seed, "bases"))
+        self.method = Method(changed(learner, steps=steps), net.tensors)
+        self.worker = start(self.method, initial(net, derive(seed, "weights")), derive(seed, "bases"), number)
         if setting.top:
             top = replace(self.worker.shared, directions=Top(net.size, count=setting.top))
             self.worker = replace(self.worker, shared=top)
@@ -157,13 +158,17 @@ class _Task:
 
     def round(self, worker: Worker) -> tuple[Worker, int]:
         """And the payload bytes that it sends."""
-        learner, count = self._method.learner, self._method.batches(worker.shared.directions)
-        first = worker.step // self._method.steps() * count
-        stream = range(first, first + count)
-        batches = [rows(self._setting.seed, "worker", n, learner.batch_size, len(self._train)) for n in stream]
-        done = descend(self._method, worker, self._problem, batches)
+        done = self.done(worker)
         directions = worker.shared.directions
         return done.worker, directions.nbytes if isinstance(directions, Top) else int(done.metrics["bytes"])
+
+    def done(self, worker: Worker) -> Round:
+        """What a round comes to."""
+        learner, count = self.method.learner, self.method.batches(worker.shared.directions)
+        first = worker.step // self.method.steps() * count
+        stream = range(first, first + count)
+        batches = [rows(self._setting.seed, self._stream, n, learner.batch_size, len(self._train)) for n in stream]
+        return descend(self.method, worker, self._problem, batches)
 
 
 @lru_cache(maxsize=1)

@@ -312,8 +312,8 @@ class Group:
     def close(self) -> None:
         """Get the log to the disk, and end the relay."""
         self.relay.actor.stop.remote()
-        if self.relay.running:
-            self._ray.wait([self.relay.answer], timeout=CLOSE_SECONDS)
+        if self.relay.running and self._ray.wait([self.relay.answer], timeout=CLOSE_SECONDS)[0]:
+            self._tell(f"{self.name}: its relay took {self._ray.get(self.relay.answer):.2f} s of a processor")
         self._ray.kill(self.relay.actor)
 
 

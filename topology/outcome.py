@@ -37,6 +37,7 @@ class Reached:
     ]  #: of arrays: sent inline, sent store, received inline, received store; of a worker's updates
     counts: Mapping[str, int]
     spent: Mapping[str, float] = field(default_factory=dict)  #: seconds of its loop, by what they went into
+    processor: Mapping[str, float] = field(default_factory=dict)  #: seconds of a processor, of its other threads too
     error: str = ""
     digest: str = ""  #: of the weights that a group shares
     missing: str = ""  #: which final figures there are none of, and why
@@ -84,6 +85,7 @@ def ended(summary: Any, figures: Mapping[str, float], restarts: int, children: S
         bytes=summary.bytes,
         counts=summary.counts,
         spent=summary.spent,
+        processor=summary.processor,
         digest=getattr(summary, "digest", ""),
         missing=f"no {' and no '.join(missing)}: {_UNANSWERED.format(' or '.join(children))}" if missing else "",
     )
