@@ -136,7 +136,7 @@ class Watch:
         assert self._crew is not None
         state, step = self._sets.find(name) if incarnation else (None, 0)
         group = self._groups.get(group_of(name))
-        actor = self._crew.start(name, incarnation, state, group.relay.actor if group else None)
+        actor = self._crew.start(name, incarnation, state, *([group.relay.actor] if group else []))
         if incarnation and group is None:
             self._tell(f"{name} goes on from step {step}" + ("" if state else ": no checkpoint set has it"))
         return Member(name, incarnation, actor, actor.ready.remote(), time.monotonic(), step)

@@ -1,0 +1,106 @@
+"""Workers that go together, in runs that are real: their processes, deaths, the log, and equal bits at the end."""
+
+import os
+import random
+import re
+import signal
+from collections import Counter
+
+import pytest
+
+from actors import log
+from learners.records import Record, file_name, lines
+
+KILLS = int(os.environ.get("MACHWORKS_KILLS", "1"))
+"""How thorough: at 1 two workers die in a run, at 3 six."""
+
+GROUP = """
+version: 1
+name: group
+seed: 7
+data: {{name: digits, validation: 0.15}}
+learners:
+  worker: {{kind: {kind}, replicas: {replicas}, steps: {steps}{more}}}
+record: {{every: 200}}
+supervise: {{silence: 4, restarts: 20}}
+"""
+
+
+@pytest.fixture
+def group(program, tmp_path):
+    """Starts a run of a group."""
+
+    def started(steps=400, replicas=2, kind="rbd", more=", basis: {dimensions: 200}", arguments=()):
+        path = tmp_path / "group.yaml"
+        path.write_text(GROUP.format(steps=steps, replicas=replicas, kind=kind, more=more))
+        return Seen(program("-m", "topology.cli", "run", path, "--plain", "--runs", tmp_path / "runs", *arguments))
+
+    return started
+
+
+class Seen:
+    """A run of a group, from outside."""
+
+    def __init__(self, program, folder=None):
+        self.program, self._folder = program, folder
+
+    @property
+    def folder(self):
+        from pathlib import Path
+
+        return Path(re.search(r"; run folder (\S+)", self.program.out)[1])
+
+    def says(self, text, seconds=100):
+        self.program.says(text, seconds)
+        return self
+
+    def process(self, worker):
+        """Its process, in its newest incarnation."""
+        found = re.findall(rf"{worker} is (?:back behind what the log has: it is )?process (\d+)", self.program.out)
+        return int(found[-1])
+
+    def logged(self):
+        """Names of all updates in the log, as often as they are there."""
+        path = self.folder / "log" / "worker" / log.NAME
+        return Counter(sent.name for entry in log.entries(path) if isinstance(entry, tuple) for sent in entry)
+
+    def steps(self, worker):
+        content = (self.folder / "records" / f"{file_name(worker)}.jsonl").read_bytes()
+        return [one.step for _, one in lines(content) if isinstance(one, Record) and one.kind == "train"]
+
+    def reaches(self, worker, step, eventually):
+        def there():
+            assert self.program.running, self.program.out + self.program.err
+            return (self.steps(worker) or [0])[-1] >= step
+
+        eventually(there, 60, f"{worker} at step {step}")
+
+    def is_whole(self, replicas, rounds):
+        """Equal digests, each worker's rounds once, in the log and in the records."""
+        assert self.program.status(100) == 0, self.program.out + self.program.err
+        assert f"worker: {replicas} replicas of {replicas * rounds} updates: equal digests" in self.program.out
+        logged = self.logged()
+        assert set(logged.values()) == {1}
+        assert Counter(name.sender for name in logged) == dict.fromkeys(range(replicas), rounds)
+        for number in range(replicas):
+            steps = self.steps(f"worker/{number}")
+            assert steps == [10 * (i + 1) for i in range(rounds)]
+
+
+def test_two_workers_end_with_the_same_bits(group, leftovers):
+    run = group(400)
+    run.is_whole(2, 40)
+    assert "worker/0  done    400" in run.program.out
+    assert leftovers(run.program, within=10) == {}
+
+
+def test_workers_killed_at_random_come_back_and_nothing_is_lost_or_doubled(group, eventually):
+    chance, steps = random.Random(KILLS), 3000 + 4000 * KILLS
+    run = group(steps).says("; run folder")
+    for kill in range(2 * KILLS):
+        worker = f"worker/{chance.randrange(2)}"
+        run.reaches(worker, 500 + 1000 * kill, eventually)
+        os.kill(run.process(worker), signal.SIGKILL)
+        eventually(lambda n=kill: run.program.out.count("is back behind what the log has") > n, 60)
+    run.is_whole(2, steps // 10)
+    assert run.program.out.count("made good: learners.worker/") == 2 * KILLS
