@@ -90,11 +90,12 @@ def _resume(folder: Path, address: Optional[str], tell: Callable[[str], None], s
     if before["status"] == 0:
         raise Refused(f"{folder}: this run is done: every learner has taken its steps")
     found, ignored = checkpoint.newest(folder / "checkpoints")
-    if found is None:
+    topology = parse.load(folder / "chain.yaml")
+    logged = topology.groups.keys() == topology.learners.keys()  # they go on from their logs
+    if found is None and not logged:
         raise Refused("\n".join([f"{folder}: it has no complete checkpoint set to go on from", *ignored]))
     for line in ignored:
         tell(line)
-    topology = parse.load(folder / "chain.yaml")
     beside = Path(before["beside"])
 
     def again(topology: Topology) -> Path:
