@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -313,6 +314,22 @@ def _analyse(arguments: Arguments) -> int:
     return 0
 
 
+def _replay(arguments: Arguments) -> int:
+    from topology import replay, status, view
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    folder = _folder(arguments)
+    status.read(folder)  # it is a run's
+    found = list(replay.replay(folder, arguments.records, from_start=arguments.from_start))
+    status_ = int(any(one.fault for one in found))
+    if arguments.json:
+        print(json.dumps({"status": status_, "run": str(folder), "groups": [asdict(one) for one in found]}))
+        return status_
+    for one in found:
+        view.printed(str(one), error=bool(one.fault))
+    return status_
+
+
 def _tensorboard(arguments: Arguments) -> int:
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
@@ -431,6 +448,17 @@ def _parser() -> argparse.ArgumentParser:
     analyse.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
     analyse.add_argument("--out", help="folder to write into (default: RUN/analysis)")
     _takes_json(analyse)
+
+    replay = add(
+        "replay",
+        _replay,
+        "rebuild the weights of a group of workers from its log, and compare the digests that were recorded",
+        "replay runs/rbd-group-20261201-120000-ab12 --records 500",
+    )
+    _takes_run(replay)
+    replay.add_argument("--records", type=int, help="so many records of the log, from its beginning (default: all)")
+    replay.add_argument("--from-start", action="store_true", help="pass over snapshots: all is applied, all compared")
+    _takes_json(replay)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
     _takes_run(board)
