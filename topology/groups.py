@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from learners.options import Topology, group_of, member, number_of
 from learners.rbd.clocks import Taken
+from learners.rbd.refusals import arithmetic
 from topology.crew import Crew
 from topology.members import Member
 from topology.outcome import Outcome, words
@@ -76,6 +77,8 @@ class Group:
         self._ray, self.name, self._crew, self._all, self._lose, self._tell = ray, name, crew, members, lose, tell
         self._silence, self._resumed = topology.supervise.silence, resumed
         self._sync = topology.workers[name].exchange.mode == "sync"
+        #: whether a worker that dies can be had again: float sums depend on their order, which the log has not
+        self.restores = arithmetic(topology.workers[name])[0] == "exact"
         self._closings: dict[Whose, Closing] = {}
         self._firsts: dict[Whose, int] = {}  # round of the first update of each incarnation; synchronous
         self._done: set[Whose] = set()  # whose updates the log has all, and who makes no more

@@ -209,11 +209,14 @@ class Watch:
 
     def _lost(self, member: Member, why: str, *, hopeless: bool = False) -> None:
         """This incarnation is over: nobody counts on it, and another follows, if it may."""
+        group = self._groups.get(group_of(member.name))
+        if group and not group.restores:
+            hopeless, why = True, f"{why}; its group sums in float32, which no log gives back"
         again = member.restarts < self._topology.supervise.restarts and not hopeless
         self._tell_closed(member, forever=not again)
         self._ray.kill(member.actor)
-        if group_of(member.name) in self._groups:
-            self._groups[group_of(member.name)].lost(member)
+        if group:
+            group.lost(member)
         self._sets.without(member.name)
         text = why if f"learners.{member.name}:" in why else f"learners.{member.name}: {why}"
         if not again:

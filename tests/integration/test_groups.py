@@ -1,5 +1,6 @@
 """Workers that go together, in runs that are real: their processes, deaths, the log, and equal bits at the end."""
 
+import json
 import os
 import random
 import re
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from actors import log
+from learners.group.replay import Mark
 from learners.records import Record, file_name, lines
+from topology import cli
 
 KILLS = int(os.environ.get("MACHWORKS_KILLS", "1"))
 """How thorough: at 1 two workers die in a run, at 3 six."""
@@ -91,11 +94,28 @@ class Seen:
             assert died or steps == whole
 
 
-def test_two_workers_end_with_the_same_bits(group, leftovers):
+def test_two_workers_end_with_the_same_bits_which_a_replay_finds_too(group, leftovers, capsys):
     run = group(400)
     run.is_whole(2, 40, died=False)
     assert "worker/0  done    400" in run.program.out
     assert leftovers(run.program, within=10) == {}
+
+    def replay(*options):
+        status = cli.main(["replay", str(run.folder), "--json", *options])
+        return status, json.loads(capsys.readouterr().out)["groups"][0]
+
+    digest = re.search("equal digests, ([0-9a-f]{16})", run.program.out)[1]
+    status, found = replay()
+    assert (status, found["digest"], found["updates"]) == (0, digest, 80)
+    assert found["clock"] == {"worker/0": 40, "worker/1": 40} and found["marks"] >= 2 and found["fault"] == ""
+    status, part = replay("--records", "3")
+    assert status == 0 and part["records"] == 3 and part["digest"] != digest and sum(part["clock"].values()) < 80
+    folder = run.folder / "log" / "worker"
+    written = log.Log(folder, log.header(folder / log.NAME).traits)
+    written.append(Mark(0, written.holds.clock, int(digest, 16) + 1))
+    written.close()
+    status, found = replay()
+    assert status == 1 and "has recorded digest" in found["fault"]
 
 
 def test_workers_killed_at_random_come_back_and_nothing_is_lost_or_doubled(group, eventually):
