@@ -55,6 +55,7 @@ class Place:
     relay: Any  #: its handle
     first: int = 0  #: the round of this worker's first update; of a synchronous group
     joined: tuple[tuple[int, int, int], ...] = ()  #: sender, incarnation, first of all for whom all wait
+    offset: int = 0  #: steps of others that a worker which came later need not do
 
 
 def limits_of(options: AnyLearner) -> Limits:
@@ -167,7 +168,7 @@ class Membership:
         self.member.begin(group, group_digest(self._traits))
         for one in place.joined:
             self.joined(*one)
-        self._worker = replace(self._start, shared=shared, step=sum(own) * self._method.steps())
+        self._worker = replace(self._start, shared=shared, step=place.offset + sum(own) * self._method.steps())
         return self._worker
 
     def joined(self, sender: int, incarnation: int, first: int) -> None:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -23,6 +24,8 @@ from learners.options import Topology
 
 Arguments = argparse.Namespace
 
+ANSWER = timedelta(seconds=20)
+"""How long a run may take to say what it does about a wish."""
 OUTPUT = "logs/output.log"
 """In the run folder: what a detached run says on its terminal, if it had one."""
 
@@ -218,6 +221,23 @@ def _stop(arguments: Arguments) -> int:
     return 0
 
 
+def _scale(arguments: Arguments) -> int:
+    from topology import parse, scaling, status
+
+    folder = _folder(arguments)
+    before = status.read(folder)
+    if before["state"] != "running":
+        raise ValueError(f"{folder}: this run does not go on: it is {before['state']}")
+    group, _, count = arguments.wish.partition("=")
+    if not count.isdigit():
+        raise ValueError(f"scale: {arguments.wish!r} was given; GROUP=NUMBER was wanted, as worker=6")
+    if refused := scaling.refusal(parse.load(folder / "chain.yaml"), group, int(count)):
+        raise ValueError(f"scale: {refused}")
+    scaling.ask(folder, group, int(count), ANSWER, lambda: status.read(folder)["state"] == "running")
+    print(json.dumps({"run": str(folder), group: int(count)}) if arguments.json else f"{group}: {count} workers")
+    return 0
+
+
 def _export(arguments: Arguments) -> int:
     from topology import export, status
 
@@ -406,6 +426,17 @@ def _parser() -> argparse.ArgumentParser:
     stop = add("stop", _stop, "end a run that goes on; it keeps what it has", "stop runs/digits-20260101-120000-ab12")
     _takes_run(stop)
     _takes_json(stop)
+
+    scale = add(
+        "scale",
+        _scale,
+        "add workers to a group of a live run, or retire some",
+        "scale runs/rbd-group-20261201-120000-ab12 worker=4",
+    )
+    scale.add_argument("run", help=_RUN)
+    scale.add_argument("wish", metavar="GROUP=NUMBER", help="how many workers there shall be")
+    _takes_runs(scale)
+    _takes_json(scale)
 
     export = add(
         "export",

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Optional
 
+from msgspec import structs
+
 from actors import checkpoint
 from learners.options import Topology
-from topology import cluster, own, parse, shadow, status, workers
+from topology import cluster, outcome, own, parse, shadow, status, workers
 from topology.cluster import Refused, refuse
 from topology.crew import Crew
 from topology.figures import Live
@@ -91,6 +93,9 @@ def _resume(folder: Path, address: Optional[str], tell: Callable[[str], None], s
         raise Refused(f"{folder}: this run is done: every learner has taken its steps")
     found, ignored = checkpoint.newest(folder / "checkpoints")
     topology = parse.load(folder / "chain.yaml")
+    for name, replicas in outcome.manifest(folder).get("replicas", {}).items():  # what `machworks scale` came to
+        scaled = structs.replace(topology.learners[name], replicas=replicas)
+        topology = structs.replace(topology, learners={**topology.learners, name: scaled})
     logged = topology.groups.keys() == topology.learners.keys()  # they go on from their logs
     if found is None and not logged:
         raise Refused("\n".join([f"{folder}: it has no complete checkpoint set to go on from", *ignored]))

@@ -153,3 +153,23 @@ def test_a_run_that_is_killed_as_a_whole_goes_on_from_its_log(group, eventually,
     again = Seen(resume(run.folder).program, run.folder)
     again.is_whole(2, 300)
     assert before.keys() <= again.logged().keys()
+
+
+def test_a_synchronous_group_waits_for_who_has_died(group, eventually):
+    run = group(3000, more=", basis: {dimensions: 200}, exchange: {mode: sync}").says("; run folder")
+    run.reaches("worker/0", 400, eventually)
+    os.kill(run.process("worker/1"), signal.SIGKILL)
+    eventually(lambda: "worker/1 is back behind what the log has" in run.program.out, 60)
+    run.is_whole(2, 300)
+
+
+@pytest.mark.parametrize(
+    "kind, more",
+    [("sgd", ", exchange: {mode: sync}"), ("local", ", exchange: {every: 10}")],
+)
+def test_methods_to_compare_with_go_the_same_way(group, kind, more):
+    run = group(200, kind=kind, more=more)
+    rounds = 200 if kind == "sgd" else 20
+    assert run.program.status(100) == 0, run.program.out + run.program.err
+    assert f"worker: 2 replicas of {2 * rounds} updates: equal digests" in run.program.out
+    assert len(run.logged()) == 2 * rounds
