@@ -23,7 +23,7 @@ from learners.group import parcels
 from learners.group.alike import group_digest
 from learners.group.events import Apply, Done, Event, Instruction, Joined, Leave, Made, Ready
 from learners.group.parcels import Holds, Sent
-from learners.group.replay import Replay
+from learners.group.replay import Entry, Replay
 from learners.group.rules import Group, Limits
 from learners.group.sums import Sums
 from learners.rbd.clocks import Clock, Taken
@@ -39,6 +39,8 @@ HOLD_SECONDS = 0.01
 out one by one; of shorter ones, which a call's 0.7 ms of two processors would slow down, several go in a parcel."""
 BEAT_SECONDS = 0.3
 """Between two clocks: some 100 bytes."""
+PATIENCE_SECONDS = 0.5
+"""After which what a neighbour lacks is sent again where all wait for it."""
 CHECK_ROUNDS = 100
 """Between two looks at the own weights, of 0.2 ms."""
 LEAVE_SECONDS = 1.5
@@ -53,14 +55,20 @@ class Place:
     relay: Any  #: its handle
     first: int = 0  #: the round of this worker's first update; of a synchronous group
     joined: tuple[tuple[int, int, int], ...] = ()  #: sender, incarnation, first of all for whom all wait
+    offset: int = 0  #: steps of others that a worker which came later need not do
 
 
 def limits_of(options: AnyLearner) -> Limits:
     """What bounds a group's traffic, memory and staleness."""
     exchange = options.exchange
     if exchange.mode == "sync":
-        return Limits(hold=0.0, beat=BEAT_SECONDS, sync=True)
-    return Limits(hold=HOLD_SECONDS, beat=BEAT_SECONDS, max_staleness=exchange.max_staleness)
+        return Limits(hold=0.0, beat=BEAT_SECONDS, patience=PATIENCE_SECONDS, sync=True)
+    return Limits(
+        hold=HOLD_SECONDS,
+        beat=BEAT_SECONDS,
+        max_staleness=exchange.max_staleness,
+        held_back=exchange.held_back,
+    )
 
 
 def digest_of(shared: Union[Replica, Weights]) -> int:
@@ -68,6 +76,18 @@ def digest_of(shared: Union[Replica, Weights]) -> int:
     if isinstance(shared, Replica):
         return shared.digest
     return int.from_bytes(hashlib.blake2b(shared.theta.tobytes(), digest_size=8).digest(), "little")
+
+
+def _of_former_rounds(entry: Entry, place: Place) -> Entry:
+    """Without updates of rounds that a worker of a synchronous group is still to come to: others may be ahead."""
+    if not isinstance(entry, tuple) or not place.joined:
+        return entry
+    firsts = {(sender, incarnation): first for sender, incarnation, first in place.joined}
+    return tuple(
+        sent
+        for sent in entry
+        if sent.name[:2] not in firsts or firsts[sent.name[:2]] + sent.name.sequence < place.first
+    )
 
 
 class Membership:
@@ -139,7 +159,7 @@ class Membership:
                 bytes of the log.
         """
         self.open(place.incarnation, place.relay)
-        shared, holds, sums = self._joined(history)
+        shared, holds, sums = self._joined(place, history)
         own = [taken.below for whose, taken in holds.clock.taken.items() if whose[0] == self._start.number]
         group = Group(
             self._start.number,
@@ -153,7 +173,7 @@ class Membership:
         self.member.begin(group, group_digest(self._traits))
         for one in place.joined:
             self.joined(*one)
-        self._worker = replace(self._start, shared=shared, step=sum(own) * self._method.steps())
+        self._worker = replace(self._start, shared=shared, step=place.offset + sum(own) * self._method.steps())
         return self._worker
 
     def joined(self, sender: int, incarnation: int, first: int) -> None:
@@ -258,25 +278,31 @@ class Membership:
             self.left = True
         return ()
 
-    def _joined(self, history: Callable[[Optional[int]], Any]) -> tuple[Any, Holds, Sums]:
-        start, before = self._start.shared, None
-        if not isinstance(start, Replica):
-            if history(None).log and any(isinstance(entry, tuple) for entry in log.parsed(history(None).log, 0)):
+    def _joined(self, place: Place, history: Callable[[Optional[int]], Any]) -> tuple[Any, Holds, Sums]:
+        """What is shared as this worker begins, what that holds, and sums."""
+        taken, found = self._snapshot(history)
+        entries = [_of_former_rounds(entry, place) for entry in log.parsed(found.log, found.start)]
+        if not isinstance(taken.replica, Replica):
+            if any(isinstance(entry, tuple) and entry for entry in entries):
                 raise ValueError("float weights can't be had from a log: their sums depend on the order; start anew")
-            return start, Holds(Clock()), Sums()
-        while True:
-            found = history(before)
-            try:
-                taken = snapshots.Snapshot(start, Holds(Clock()), Sums(), 0)
-                if found.snapshot:
-                    taken = snapshots.unpacked(found.snapshot, self._traits, start)
-                break
-            except Exception:  # whatever a damaged file makes of the libraries that read it
-                before = found.start
+            return taken.replica, Holds(Clock()), Sums()
         replay = Replay(taken.replica, self._read, holds=taken.holds, sums=taken.sums)
-        replay.take(log.parsed(found.log, found.start))
+        replay.take(entries)
         done = replay.done(whole=False)
         return done.replica, done.holds, done.sums
+
+    def _snapshot(self, history: Callable[[Optional[int]], Any]) -> tuple[snapshots.Snapshot, Any]:
+        """The newest that can be read, else the start; and the history that goes with it."""
+        nothing: Any = self._start.shared
+        before = None
+        while True:
+            found = history(before)
+            if not found.snapshot:
+                return snapshots.Snapshot(nothing, Holds(Clock()), Sums(), 0), found
+            try:
+                return snapshots.unpacked(found.snapshot, self._traits, nothing), found
+            except Exception:  # whatever a damaged file makes of the libraries that read it
+                before = found.start
 
     def _give_snapshots(self) -> None:
         for end, clock in list(self._wanted):

@@ -12,7 +12,7 @@ updates are made as they would travel, and counted, and go nowhere.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -235,12 +235,10 @@ class RbdWorker:
     def _joined(self) -> Membership:
         """Into the group, if this worker is like the others: it raises in words where not."""
         from actors.relay import reader
-        from learners.group.alike import traits
 
         setup = self._setup
-        common = begun(setup.name, setup.seed, self._method, self._model, 0)
         bases = derive(setup.seed, "bases", group_of(setup.name))
-        shared = traits(self._method, common, setup.seed, {name: version(name) for name in ("machworks", "numpy")})
+        shared = traits_of(setup.name, setup.seed, self._method, self._model)
         ray.get(setup.relay.join.remote(shared), timeout=HISTORY_SECONDS)
         read = reader(self._options, self._model.network.tensors, bases)
         start = replace(self._worker, incarnation=setup.incarnation)
@@ -425,6 +423,19 @@ def begun(name: str, seed: int, method: "Method", model: "Union[Model, KerasMode
     group = group_of(name)
     theta_0 = initial(model.network, derive(seed, "weights", group)) if isinstance(model, Model) else model.initial
     return start(method, theta_0, derive(seed, "bases", group), number)
+
+
+def traits_of(name: str, seed: int, method: "Method", model: "Union[Model, KerasModel]") -> dict[str, str]:
+    """What all workers of a learner of a run have in common, as digests."""
+    from learners.group.alike import traits
+
+    versions = {}
+    for library in ("machworks", "numpy"):
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:  # a checkout that is not installed
+            versions[library] = "not installed"
+    return traits(method, begun(name, seed, method, model), seed, versions)
 
 
 def saved(

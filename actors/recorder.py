@@ -51,6 +51,8 @@ WORKERS = {
         "cosine between an update and the gradient, by tensor": ["Multiline", ["^correlation/.*"]],
         "length of updates as a share of the weights, by tensor": ["Multiline", ["^moved/.*"]],
         "length of updates, root mean square of coordinates": ["Multiline", ["update/(norm|coordinate_rms)"]],
+        "of a group: staleness and lag in updates": ["Multiline", ["staleness/updates", "group/lag"]],
+        "of a group: lost, repeated, refused": ["Multiline", ["group/(lost|repeated|refused)"]],
     },
 }
 """The same for runs that have workers of random bases."""

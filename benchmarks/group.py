@@ -130,7 +130,7 @@ def applied(count: int) -> float:
     size, d = 101_770, 1000
     directions = Drawn(1, tuple(compartments(whole(size), d, "size")), Basis(d))
     replica = Replica.at_start(directions, Grid(weight=2.5), np.zeros(size, np.float32))
-    signs = np.random.default_rng(0).normal(size=(count, d)).astype(np.float32)
+    signs = np.random.default_rng(0).normal(scale=1e-3, size=(count, d)).astype(np.float32)
     updates = [Update(Name(k, 0, 0), (quantise(signs[k], "sign"),)) for k in range(count)]
     one = signs[:1] / np.abs(signs[:1])
     works: dict[str, Callable[[], object]] = {

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from benchmarks import _report, _runs
-from learners.rbd.options import AnyLearner, Basis, Exchange, Local, Rbd, Sgd, Step
+from learners.rbd.options import AnyLearner, Basis, Exchange, Group, Local, Rbd, Sgd, Step
 
 WORKERS = (2, 4)
 SEEDS = (0, 1, 2)
@@ -47,15 +47,15 @@ def learner(name: str, workers: int, step: Step | None = None) -> AnyLearner:
     """The workers of a row, at their rates or at others."""
     own = {"update": step or CHOSEN[name, workers], "replicas": workers}
     if name in ("rounds", "held"):
-        exchange = Exchange(mode="async", every=10, residual="local", precision="sign")
+        exchange = Exchange(mode="async", max_staleness=64, every=10, residual="local", precision="sign")
         if name == "held":
             exchange = msgspec.structs.replace(exchange, held_back=HELD)
         made: AnyLearner = Rbd(basis=Basis(dimensions=1000), exchange=exchange, **own)
     elif name == "gradients":
-        made = Sgd(exchange=Exchange(mode="sync", combine="mean"), **own)
+        made = Sgd(exchange=Group(mode="sync"), **own)
     else:
         every = 50 if name == "diloco" else 500
-        made = Local(exchange=Exchange(mode="sync", combine="mean", every=every, precision="int8"), **own)
+        made = Local(exchange=Exchange(mode="sync", every=every, precision="int8"), **own)
     steps = ROWS * EPOCHS // (BATCH * workers)
     whole = getattr(made.exchange, "every", None) or 1
     return msgspec.structs.replace(made, steps=steps // whole * whole)

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 Arguments = argparse.Namespace
 
+ANSWER = timedelta(seconds=20)
+"""How long a run may take to say what it does about a wish."""
 OUTPUT = "logs/output.log"
 """In the run folder: what a detached run says on its terminal, if it had one."""
 
@@ -220,6 +224,23 @@ def _stop(arguments: Arguments) -> int:
     return 0
 
 
+def _scale(arguments: Arguments) -> int:
+    from topology import parse, scaling, status
+
+    folder = _folder(arguments)
+    before = status.read(folder)
+    if before["state"] != "running":
+        raise ValueError(f"{folder}: this run does not go on: it is {before['state']}")
+    group, _, count = arguments.wish.partition("=")
+    if not count.isdigit():
+        raise ValueError(f"scale: {arguments.wish!r} was given; GROUP=NUMBER was wanted, as worker=6")
+    if refused := scaling.refusal(parse.load(folder / "chain.yaml"), group, int(count)):
+        raise ValueError(f"scale: {refused}")
+    scaling.ask(folder, group, int(count), ANSWER, lambda: status.read(folder)["state"] == "running")
+    print(json.dumps({"run": str(folder), group: int(count)}) if arguments.json else f"{group}: {count} workers")
+    return 0
+
+
 def _export(arguments: Arguments) -> int:
     from topology import export, status
 
@@ -347,6 +368,22 @@ def _words(given: str) -> list[str]:
     return [word for word in given.split(",") if word]
 
 
+def _replay(arguments: Arguments) -> int:
+    from topology import replay, status, view
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    folder = _folder(arguments)
+    status.read(folder)  # it is a run's
+    found = list(replay.replay(folder, arguments.records, from_start=arguments.from_start))
+    status_ = int(any(one.fault for one in found))
+    if arguments.json:
+        print(json.dumps({"status": status_, "run": str(folder), "groups": [asdict(one) for one in found]}))
+        return status_
+    for one in found:
+        view.printed(str(one), error=bool(one.fault))
+    return status_
+
+
 def _tensorboard(arguments: Arguments) -> int:
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
@@ -424,6 +461,17 @@ def _parser() -> argparse.ArgumentParser:
     _takes_run(stop)
     _takes_json(stop)
 
+    scale = add(
+        "scale",
+        _scale,
+        "add workers to a group of a live run, or retire some",
+        "scale runs/rbd-group-20261201-120000-ab12 worker=4",
+    )
+    scale.add_argument("run", help=_RUN)
+    scale.add_argument("wish", metavar="GROUP=NUMBER", help="how many workers there shall be")
+    _takes_runs(scale)
+    _takes_json(scale)
+
     export = add(
         "export",
         _export,
@@ -477,6 +525,17 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--what", default="", metavar="NAME,...", help="pictures (default: all that there are)")
     compare.add_argument("--out", default="comparison", help="folder to write into (default: %(default)s)")
     _takes_json(compare)
+
+    replay = add(
+        "replay",
+        _replay,
+        "rebuild the weights of a group of workers from its log, and compare the digests that were recorded",
+        "replay runs/rbd-group-20261201-120000-ab12 --records 500",
+    )
+    _takes_run(replay)
+    replay.add_argument("--records", type=int, help="so many records of the log, from its beginning (default: all)")
+    replay.add_argument("--from-start", action="store_true", help="pass over snapshots: all is applied, all compared")
+    _takes_json(replay)
 
     board = add("tensorboard", _tensorboard, "open TensorBoard on a run", "tensorboard --port 6007")
     _takes_run(board)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from learners.layout import Network
-from learners.options import Mach, Topology, group_of
+from learners.options import Mach, Topology, group_of, member
 from learners.seeds import derive
 
 MEGABYTE = 1e6
@@ -68,7 +68,8 @@ class Crew:
         kind = MachActor if isinstance(learner, Mach) else RbdActor
         custom = {key: amount for key, amount in learner.resources.items() if key not in ("cpus", "gpus")}
         kept = () if state is None else (self._ray.put(state),)
-        setup = replace(self._setups[name], incarnation=incarnation, state=kept)
+        like = self._setups.get(name) or replace(self._setups[member(group_of(name), 0)], name=name)  # came later
+        setup = replace(like, incarnation=incarnation, state=kept)
         return kind.options(num_cpus=learner.cpus, num_gpus=learner.resources.get("gpus", 0), resources=custom).remote(
             setup if relay is None else replace(setup, relay=relay)
         )

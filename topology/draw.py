@@ -94,7 +94,8 @@ def _facts(topology: Topology, name: str) -> list[str]:
     if isinstance(learner, Mach):
         facts = [f"hidden {' x '.join(map(str, learner.hidden))}", f"embedding {learner.embedding}"]
     else:
-        facts = [f"{kind_of(learner)} on {learner.network}"]
+        together = f", {learner.replicas} replicas" if learner.replicas > 1 else ""
+        facts = [f"{kind_of(learner)} on {learner.network}{together}"]
     facts.append(f"{learner.steps} steps of {learner.batch_size}")
     wanted = ", ".join(f"{resource} {amount:g}" for resource, amount in learner.resources.items())
     return [*facts, wanted] if wanted else facts

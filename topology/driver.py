@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Optional
 
+from msgspec import structs
+
 from actors import checkpoint
 from learners.options import Topology
-from topology import cluster, own, parse, shadow, status, workers
+from topology import cluster, outcome, own, parse, shadow, status, workers
 from topology.cluster import Refused, refuse
 from topology.crew import Crew
 from topology.figures import Live
@@ -90,11 +92,15 @@ def _resume(folder: Path, address: Optional[str], tell: Callable[[str], None], s
     if before["status"] == 0:
         raise Refused(f"{folder}: this run is done: every learner has taken its steps")
     found, ignored = checkpoint.newest(folder / "checkpoints")
-    if found is None:
+    topology = parse.load(folder / "chain.yaml")
+    for name, replicas in outcome.manifest(folder).get("replicas", {}).items():  # what `machworks scale` came to
+        scaled = structs.replace(topology.learners[name], replicas=replicas)
+        topology = structs.replace(topology, learners={**topology.learners, name: scaled})
+    logged = topology.groups.keys() == topology.learners.keys()  # they go on from their logs
+    if found is None and not logged:
         raise Refused("\n".join([f"{folder}: it has no complete checkpoint set to go on from", *ignored]))
     for line in ignored:
         tell(line)
-    topology = parse.load(folder / "chain.yaml")
     beside = Path(before["beside"])
 
     def again(topology: Topology) -> Path:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from learners.options import Topology, group_of, member, number_of
-from learners.rbd.clocks import Taken
+from learners.rbd.clocks import Clock, Taken
+from learners.rbd.defaults import round_steps
+from learners.rbd.refusals import arithmetic
 from topology.crew import Crew
 from topology.members import Member
 from topology.outcome import Outcome, words
@@ -60,6 +62,7 @@ class Group:
         members: all members of the run, by name; those that are started again are replaced there.
         lose: called with a worker that must end, and why.
         resumed: whether there has been an earlier run, whose incarnations are all over.
+        offsets: of workers that came later.
     """
 
     def __init__(
@@ -72,10 +75,15 @@ class Group:
         lose: Callable[[Member, str], None],
         tell: Callable[[str], None],
         resumed: bool,
+        offsets: Mapping[str, int],
     ) -> None:
         self._ray, self.name, self._crew, self._all, self._lose, self._tell = ray, name, crew, members, lose, tell
+        self.offsets = dict(offsets)  #: steps of others that workers which came later need not do
+        self._steps, self._clock = round_steps(topology.workers[name]), Clock()
         self._silence, self._resumed = topology.supervise.silence, resumed
         self._sync = topology.workers[name].exchange.mode == "sync"
+        #: whether a worker that dies can be had again: float sums depend on their order, which the log has not
+        self.restores = arithmetic(topology.workers[name])[0] == "exact"
         self._closings: dict[Whose, Closing] = {}
         self._firsts: dict[Whose, int] = {}  # round of the first update of each incarnation; synchronous
         self._done: set[Whose] = set()  # whose updates the log has all, and who makes no more
@@ -109,7 +117,8 @@ class Group:
         from actors.membership import Place
 
         firsts = tuple((*whose, first) for whose, first in self._firsts.items())
-        return Place(self.relay.incarnation, self.relay.actor, self._firsts.get(_whose(one), 0), firsts)
+        first, offset = self._firsts.get(_whose(one), 0), self.offsets.get(one.name, 0)
+        return Place(self.relay.incarnation, self.relay.actor, first, firsts, offset)
 
     # -- workers that die and come back
 
@@ -142,6 +151,20 @@ class Group:
         self._ray.wait(asked, num_returns=len(asked), timeout=self._silence)
         self._close(former)
         return True
+
+    # -- more of them, or fewer
+
+    def changes(self, replicas: int) -> tuple[list[str], list[Member]]:
+        """Who is to come and who is to go, that there are so many."""
+        there = [one for one in self._members if not one.over]
+        names = [name for i in range(2**16 - 1) if (name := member(self.name, i)) not in {one.name for one in there}]
+        return names[: max(0, replicas - len(there))], there[replicas:]
+
+    def comes(self, name: str) -> None:
+        """A worker is about to be started: it goes on where those who are there have got to."""
+        reached = min((one.step for one in self._living), default=0) // self._steps
+        own = sum(taken.below for whose, taken in self._clock.taken.items() if whose[0] == number_of(name))
+        self.offsets[name] = self._steps * max(0, reached - own)
 
     # -- once round
 
@@ -237,6 +260,7 @@ class Group:
             idle, standing = self._ray.get(reference)
         except self._ray.exceptions.RayError:
             return  # the end of `run` says more
+        self._clock = standing.clock
         for whose, taken in standing.holding.items():
             if whose in self._closings:
                 self._closings[whose].log = taken

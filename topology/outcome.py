@@ -125,10 +125,15 @@ def new_folder(runs: Path, topology: Topology, beside: Path = Path()) -> Path:
     return folder.resolve()
 
 
+def manifest(folder: Path) -> dict[str, Any]:
+    """What `run.json` says; {} where there is none yet."""
+    path = folder / "run.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
 def write_manifest(folder: Path, topology: Topology, more: Mapping[str, Any]) -> None:
     """Write `run.json`, whole or not at all; what it said before and is not said anew stays."""
-    path = folder / "run.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
+    path, before = folder / "run.json", manifest(folder)
     packages = ("machworks", "ray", "tensorflow", "numpy", "tensorboardX")
     content = {
         **before,

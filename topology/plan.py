@@ -5,13 +5,13 @@ Pure numbers from a `Topology`, the shape of its data and what the hosts say the
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from learners.footprint import BYTES, INLINE_LIMIT, SLOTS, inline, threads
 from learners.layout import Network
-from learners.options import Topology, kind_of
+from learners.options import Topology, group_of, kind_of
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ def plan(
         name=topology.name,
         features=features,
         classes=classes,
-        rows=tuple(_row(topology, name, rows[name], where.get(name)) for name in learners),
+        rows=tuple(_row(topology, name, rows[group_of(name)], where.get(name)) for name in topology.members),
         edges=tuple(edges),
         updates=tuple(workers.update(name, topology.workers[name], made) for name, made in networks.items()),
-        data=_data(topology, bool(edges)),
+        data=" ".join([_data(topology, bool(edges)), *_shared(topology)]),
         lacks=tuple(lacks),
     )
 
@@ -182,7 +182,7 @@ def _mach(topology: Topology, name: str, features: int, classes: int) -> _Weight
 
 
 def _row(topology: Topology, name: str, weights: _Weights, host: str | None) -> Row:
-    learner, needs = topology.learners[name], needs_of(topology, name)
+    learner, needs = topology.members[name], needs_of(topology, name)
     cpus = needs.pop("CPU")
     return Row(
         learner=name,
@@ -221,13 +221,20 @@ def _edge(topology: Topology, parent: str, child: str, row_bytes: int, limit: in
 
 def _data(topology: Topology, edges: bool) -> str:
     if not edges:
-        return "No learner asks another: nothing leaves a host."
+        return "No learner asks another." if topology.groups else "No learner asks another: nothing leaves a host."
     if topology.data.shard == "by_learner":
         return (
             "Each learner trains on its own part of the rows. The features of the rows that a parent asks for go to "
             "its child's host; embeddings and gradients come and go. Labels stay."
         )
     return "Every host reads all rows itself. Row numbers, embeddings and gradients travel; features and labels stay."
+
+
+def _shared(topology: Topology) -> Iterator[str]:
+    for name, learner in topology.groups.items():
+        what = {"sgd": "Gradients", "local": "Rounded weights"}.get(kind_of(learner), "Coordinates")
+        way = f"the relay on the driver's host, which keeps them in log/{name} and passes them on to the others"
+        yield f"{what} of {learner.replicas} workers of {name} go to {way}."
 
 
 # ---------------------------------------------------------------- for people
@@ -276,13 +283,13 @@ def render(plan: Plan) -> "Group":
             edges.add_row(f"{edge.parent} -> {edge.child}", *(size(part) if part else "-" for part in sizes))
         parts.append(edges)
     if plan.updates:
-        updates = Table(title="Updates of workers, in bytes as they would go to each other worker", **_STYLE)
+        updates = Table(title="Updates of workers, in bytes as they go, or would go, to each other worker", **_STYLE)
         updates.add_column("worker")
-        for head in ("coordinates", "precision", "steps each", "bytes", "bytes a step"):
+        for head in ("replicas", "coordinates", "precision", "steps each", "bytes", "bytes a step"):
             updates.add_column(head, justify="right")
         updates.add_column("sums")
         for one in plan.updates:
-            cells = [f"{one.coordinates:,}", one.precision, f"{one.every}", f"{one.size:,}"]
+            cells = [f"{one.replicas}", f"{one.coordinates:,}", one.precision, f"{one.every}", f"{one.size:,}"]
             updates.add_row(one.learner, *cells, f"{one.size / one.every:.4g}", f"{one.arithmetic}: {one.why}")
         parts.append(updates)
     parts.append(Text(f"\n{plan.data}"))

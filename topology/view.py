@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live as RichLive
 from rich.table import Table
 
+from learners.options import group_of, member
 from topology.plan import size
 
 Live = Mapping[str, Mapping[str, float]]
@@ -49,6 +50,8 @@ class View:
 
     def show(self, live: Live) -> None:
         """The newest figures."""
+        for name in live.keys() - self._steps.keys():  # a worker that came later does what the first of its group does
+            self._steps[name] = self._steps.get(member(group_of(name), 0), 0)
         if self._table:
             self._renew(live)
         elif live and time.monotonic() - self._last >= LINES_EVERY:

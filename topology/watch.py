@@ -15,17 +15,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 from actors.common import Diverged
 from learners.options import Topology, group_of
 from topology import outcome
+from topology.cluster import hosts
 from topology.crew import Crew
 from topology.figures import Figures, Live
 from topology.groups import Group
 from topology.members import Member, seen
 from topology.outcome import words
+from topology.scaling import Wishes, lacking, refusal
 from topology.sets import Sets
 
 READY_SECONDS, READY_SECONDS_EACH = 120.0, 30.0
@@ -68,6 +71,8 @@ class Watch:
         self._crew: Optional[Crew] = None
         self._members: dict[str, Member] = {}
         self._groups: dict[str, Group] = {}
+        self._retiring: set[str] = set()
+        self._wishes = Wishes(folder)
         self._listened = time.monotonic()
 
     def to_the_end(self) -> outcome.Outcome:
@@ -126,6 +131,7 @@ class Watch:
         self._sets.look()
         for group in self._groups.values():
             group.turn()
+        self._scale_if_asked()
         self._show(self._figures.latest)
         self._sets.ask_if_due(self._members)
 
@@ -136,14 +142,14 @@ class Watch:
         assert self._crew is not None
         state, step = self._sets.find(name) if incarnation else (None, 0)
         group = self._groups.get(group_of(name))
-        actor = self._crew.start(name, incarnation, state, group.relay.actor if group else None)
+        actor = self._crew.start(name, incarnation, state, *([group.relay.actor] if group else []))
         if incarnation and group is None:
             self._tell(f"{name} goes on from step {step}" + ("" if state else ": no checkpoint set has it"))
         return Member(name, incarnation, actor, actor.ready.remote(), time.monotonic(), step)
 
     def _group(self, name: str, crew: Crew) -> Group:
         about = (self._ray, name, self._topology, crew, self._members, self._lost, self._tell, self._first > 0)
-        group = Group(*about)
+        group = Group(*about, outcome.manifest(self._folder).get("offsets", {}))
         try:
             group.await_relay()
         except self._ray.exceptions.RayError as error:
@@ -200,6 +206,9 @@ class Watch:
         if summary.unwritten:
             self._problem(f"learners.{member.name}: its last {summary.unwritten} records could not be written")
         self._tell_closed(member, forever=True)
+        if member.name in self._retiring:
+            self._outcome.learners[member.name] = replace(reached, status="retired")
+            self._retired(member)
 
     def _reached(self, member: Member, summary: Any) -> outcome.Reached:
         seen, children = self._figures.latest.get(member.name, {}), self._topology.children_of(member.name)
@@ -209,11 +218,17 @@ class Watch:
 
     def _lost(self, member: Member, why: str, *, hopeless: bool = False) -> None:
         """This incarnation is over: nobody counts on it, and another follows, if it may."""
+        group = self._groups.get(group_of(member.name))
+        if member.name in self._retiring:
+            self._retired(member)
+            return
+        if group and not group.restores:
+            hopeless, why = True, f"{why}; its group sums in float32, which no log gives back"
         again = member.restarts < self._topology.supervise.restarts and not hopeless
         self._tell_closed(member, forever=not again)
         self._ray.kill(member.actor)
-        if group_of(member.name) in self._groups:
-            self._groups[group_of(member.name)].lost(member)
+        if group:
+            group.lost(member)
         self._sets.without(member.name)
         text = why if f"learners.{member.name}:" in why else f"learners.{member.name}: {why}"
         if not again:
@@ -245,6 +260,45 @@ class Watch:
         for name in self._topology.around(member.name):
             if self._members[name].open:
                 self._members[name].actor.close.remote(member.name, member.incarnation, forever)
+
+    # -- more workers, or fewer
+
+    def _scale_if_asked(self) -> None:
+        wish = self._wishes.next()
+        if wish is not None:
+            refused = refusal(self._topology, wish.group, wish.replicas) or self._scale(wish.group, wish.replicas)
+            self._tell(refused or f"{wish.group}: {wish.replicas} workers are wished")
+            self._wishes.answer(wish, refused)
+
+    def _scale(self, name: str, replicas: int) -> str:
+        """Start and retire as many as it takes; why not, if it can't be."""
+        assert self._crew is not None
+        group = self._groups[name]
+        come, go = group.changes(replicas)
+        if come and (lack := lacking(self._topology, name, len(come), hosts(self._ray))):
+            return lack
+        for one in come:
+            group.comes(one)
+            before = self._members.get(one)
+            self._members[one] = self._start(one, before.incarnation + 1 if before else self._first)
+        for member in go:
+            self._retiring.add(member.name)
+            member.actor.stop.remote()
+        replicas_, offsets = (
+            {name: replicas},
+            {key: at for one in self._groups.values() for key, at in one.offsets.items()},
+        )
+        outcome.write_manifest(self._folder, self._topology, {"replicas": replicas_, "offsets": offsets})
+        return ""
+
+    def _retired(self, member: Member) -> None:
+        """Its updates are in the log; no other incarnation follows, unless there shall be more workers again."""
+        self._retiring.discard(member.name)
+        self._groups[group_of(member.name)].lost(member)
+        self._ray.kill(member.actor)
+        self._sets.without(member.name)
+        member.state = "gone"
+        self._tell(f"{member.name} is retired")
 
     # -- signs of life
 

@@ -98,6 +98,8 @@ class Update:
     #: exact or float: whether replicas hold integers, and why
     arithmetic: str
     why: str
+    #: workers that go together
+    replicas: int = 1
 
 
 def update(name: str, learner: AnyLearner, made: Network) -> Update:
@@ -109,7 +111,7 @@ def update(name: str, learner: AnyLearner, made: Network) -> Update:
         precision = learner.exchange.precision or "float32"
         dimensions = _dimensions(learner, made)
         size = payload_bytes(dimensions, precision) + _patches(learner, made)
-    return Update(name, sum(dimensions), precision, round_steps(learner), size, mode, why)
+    return Update(name, sum(dimensions), precision, round_steps(learner), size, mode, why, learner.replicas)
 
 
 def _dimensions(learner: Rbd | Local, made: Network) -> list[int]:

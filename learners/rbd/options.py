@@ -200,6 +200,9 @@ class Group(Options, frozen=True):
         int,
         Meta(ge=0, description="updates that may have come in and not been applied before a worker must apply them"),
     ] = 16
+    held_back: Annotated[
+        int, Meta(ge=0, description="rounds that others' updates wait before they are applied: to see what delay does")
+    ] = 0
     same_data: Annotated[bool, Meta(description="all workers train on the same batches")] = False
 
 

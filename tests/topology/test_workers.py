@@ -101,7 +101,7 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
 @pytest.mark.parametrize(
     "text, path, words",
     [
-        (one("kind: rbd, replicas: 4"), "learners.w.replicas", "4 workers can't go together yet"),
+        (one("kind: sgd, replicas: 2"), "learners.w.exchange.mode", "async replicas need exact sums"),
         (one("kind: rbd, network: 'my:net', steps: 1003"), "learners.w.steps", "1000 or 1010 are"),
         (
             one("kind: rbd, network: 'my:net', basis: {dimensions: 9, antithetic: true}"),
