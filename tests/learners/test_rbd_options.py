@@ -201,6 +201,7 @@ def test_the_mode_is_what_a_worker_is_made_of():
         ({"exchange": {"residual": "leaky", "every": 2}}, "exchange.residual", "residual: local"),
         ({"replicas": 2, "update": {"momentum": 0.5}}, "exchange.mode", "update.momentum"),
         ({"exchange": {"combine": "mean"}}, "exchange.combine", "per: group"),
+        ({"exchange": {"mode": "sync", "held_back": 2}}, "exchange.held_back", "leave it out"),
         ({"basis": {"split": True, "per": "group"}}, "basis.split", "per: worker"),
         ({"basis": {"split": True, "dimensions": 2}, "replicas": 3}, "basis.dimensions", "at least one each"),
         ({"basis": {"split": True, "dimensions": 100}, "replicas": 3}, "basis.dimensions", "a multiple"),

@@ -118,6 +118,7 @@ def summary(name, steps=10):
         counts={},
         unwritten=0,
         spent={},
+        processor={},
         bytes={},
         stopped=False,
     )
