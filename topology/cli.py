@@ -61,16 +61,17 @@ def _unsaid(error: OSError) -> int:
 
 
 def _refused(arguments: Arguments, error: ValueError) -> int:
-    from topology import parse
+    from topology import parse, view
     from topology.check import Unfit
 
     if isinstance(error, Unfit) and getattr(arguments, "file", None):
         error = parse.located(arguments.file, arguments.set, error.findings)
-    lines = str(error).splitlines()
-    if getattr(arguments, "json", False):
-        print(json.dumps({"status": 2, "problems": lines}))
-    else:
-        print("\n".join(lines), file=sys.stderr)
+    lines, quiet = str(error).splitlines(), getattr(arguments, "json", False)
+    stream = sys.stdout if quiet else sys.stderr
+    try:
+        print(json.dumps({"status": 2, "problems": lines}) if quiet else "\n".join(lines), file=stream, flush=True)
+    except OSError:  # nobody listens; the status says it all the same
+        view.silence(stream)
     return 2
 
 
@@ -222,7 +223,6 @@ def _export(arguments: Arguments) -> int:
 
     folder = _folder(arguments)
     status.read(folder)  # it is a run's
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     print(export.export(folder, arguments.learner, arguments.out and Path(arguments.out)))
     return 0
 
@@ -291,15 +291,18 @@ def _status(arguments: Arguments) -> int:
 
 
 def _analyse(arguments: Arguments) -> int:
-    from analysis import report
+    from analysis import report, table
     from topology import probe, status, view
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     folder = _folder(arguments)
     state = status.read(folder)["state"]
     what = [name for name in arguments.what.split(",") if name]
     out = Path(arguments.out) if arguments.out else folder / "analysis"
-    made = report.analyse(folder, out, what, lambda: probe.probes(folder))
+    try:
+        made = report.analyse(folder, out, what, lambda: probe.probes(folder))
+    except table.Nothing as error:
+        more = "wait for its first steps" if state == "running" else f"this run is {state}"
+        raise ValueError(f"{error}; {more} (machworks status {_short(folder)})") from None
     if arguments.json:
         written = {name: [str(path) for path in paths] for name, paths in made.written.items()}
         answer = {"run": str(folder), "state": state, "ends": made.ends, "written": written, "left_out": made.left_out}
@@ -314,18 +317,16 @@ def _analyse(arguments: Arguments) -> int:
 
 
 def _tensorboard(arguments: Arguments) -> int:
+    from actors import quiet
+
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
         raise ValueError(f"{logs}: no such folder; a run makes it at its start")
     page = f"http://{arguments.host}:{arguments.port}/"
     where = ["--logdir", str(logs), "--host", arguments.host, "--port", str(arguments.port), "--reload_interval", "2"]
-    print(
-        f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)",
-        flush=True,
-    )
-    os.execv(
-        sys.executable, [sys.executable, "-m", "tensorboard.main", *where]
-    )  # signals reach it, and its status is ours
+    print(f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)", flush=True)
+    command = [sys.executable, quiet.__file__, "tensorboard.main", *where]
+    os.execv(sys.executable, command)  # signals reach it, and its status is ours
     raise AssertionError("unreachable")
 
 

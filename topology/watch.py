@@ -335,7 +335,7 @@ class Watch:
             found[name] = known.get(name) or outcome.last_seen("stopped" if seen else "not started", seen, restarts)
         self._outcome.learners = found
         newest = max((member.incarnation for member in self._members.values()), default=self._first)
-        more = {"state": "ended", "incarnation": newest, "outcome": self._outcome.as_json()}
+        more = {"state": self._outcome.state, "incarnation": newest, "outcome": self._outcome.as_json()}
         try:
             outcome.write_manifest(self._folder, self._topology, more)
         except OSError as error:

@@ -39,8 +39,8 @@ TENSORS = laid_out([("dense_0/kernel", 0, "kernel", (8, 5)), ("dense_0/bias", 0,
 D = TENSORS[-1].stop
 
 
-def manifest(folder):
-    mine = {"state": "ended", "host": os.uname().nodename, "process": os.getpid(), "born": outcome_.born(os.getpid())}
+def manifest(folder, state="done"):
+    mine = {"state": state, "host": os.uname().nodename, "process": os.getpid(), "born": outcome_.born(os.getpid())}
     (folder / "run.json").write_text(json.dumps(mine))
 
 
@@ -342,7 +342,7 @@ def test_the_command_measures_a_chains_checkpoint(chain, tmp_path, capsys):
         and set(answer["written"]) == {"hessian", "landscape"}
         and set(answer["left_out"]) == {"orthogonality"}
     )
-    assert answer["state"] == "ended"
+    assert answer["state"] == "done"
     panels = {row["panel"] for row in rows(tmp_path / "hessian.csv")}
     assert any("bottom, step 60" in panel for panel in panels) and any("top, step 60" in panel for panel in panels)
 
@@ -353,4 +353,9 @@ def test_the_command_says_what_it_wrote_and_left_out(chain, tmp_path, capsys):
     assert "records end at step 60" in said and f"written   {tmp_path / 'curves.png'} .svg .csv" in said
     assert "left out  correlation: nothing to show; it needs correlations: random bases" in said
     assert cli.main(["analyse", str(tmp_path)]) == 2
+    capsys.readouterr()
+    for state, words in (("running", "wait for its first steps"), ("stopped", "this run is stopped")):
+        manifest(tmp_path, state)
+        assert cli.main(["analyse", str(tmp_path)]) == 2
+        assert f"nothing is recorded: no learner has taken a step; {words} (" in capsys.readouterr().err
     assert cli.main(["analyse", str(chain), "--what", "nothing"]) == 2

@@ -116,7 +116,7 @@ def run(tmp_path):
         one = watch.Watch(ray, CHAIN, start or (lambda: crew), tmp_path, told.append, shown)
         outcome = one.to_the_end()
         manifest = json.loads((tmp_path / "run.json").read_text())
-        assert manifest["state"] == "ended" and manifest["outcome"]["status"] == outcome.status
+        assert manifest["state"] == outcome.state and manifest["outcome"]["status"] == outcome.status
         assert start or len(ray.killed) >= 4  # two learners, recorder, keeper
         assert list(outcome.learners) == ["a", "b"]
         return outcome, told
