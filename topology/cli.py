@@ -235,12 +235,20 @@ def _validate(arguments: Arguments) -> int:
         return 0
     if arguments.file is None:
         raise ValueError("validate: a file is wanted, or --schema")
-    topology = _load(arguments)
+    topology, notes = _load(arguments), []
+    if topology.workers:
+        from topology import check, workers  # NumPy, as in check
+
+        notes = workers.notes(topology, *check.NAMED.get(topology.data.name, (None, 0)))
     unknown = [f"learners.{name}.network" for name, one in topology.workers.items() if one.has_own_network]
     if arguments.json:
-        print(json.dumps({"status": 0, "learners": list(topology.learners), "unknown": unknown}))
+        answer = {"status": 0, "learners": list(topology.learners), "unknown": unknown, "notes": notes}
+        print(json.dumps(answer))
         return 0
-    print(f"{arguments.file}: valid: {len(topology.learners)} learners: {', '.join(topology.learners)}")
+    count = len(topology.learners)
+    print(f"{arguments.file}: valid: {count} learner{'s' * (count > 1)}: {', '.join(topology.learners)}")
+    for note in notes:
+        print(note)
     for path in unknown:
         print(f"{path}: not built here, so what depends on its weights is not checked; plan and run do")
     return 0
@@ -254,9 +262,10 @@ def _plan(arguments: Arguments) -> int:
     dataset = data.load(topology.data, folder=beside)
     networks = own.networks(topology, dataset.shape, dataset.classes, beside, partial(view.printed, error=True))
     hosts = cluster.hosts_of(arguments.address)
-    itemsize = dataset.train.inputs.dtype.itemsize
-    topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
-    made = plan.plan(topology, dataset.shape, dataset.classes, itemsize, hosts, own=networks)
+    itemsize, about = dataset.train.inputs.dtype.itemsize, (dataset.shape, dataset.classes)
+    full = workers.completed(topology, *about, networks)
+    notes = workers.notes(topology, *about, networks)
+    made = plan.plan(full, *about, itemsize, hosts, own=networks, notes=notes)
     status = 2 if made.lacks else 0
     if arguments.json:
         print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))

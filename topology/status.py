@@ -106,7 +106,7 @@ def stop(folder: Path, patience: timedelta = timedelta(seconds=20)) -> str:
 def _state(content: dict[str, Any]) -> str:
     """A run that never wrote its end, and whose process is gone, has been broken off."""
     if content["state"] != "running":
-        return STATES.get((content.get("outcome") or {}).get("status"), str(content["state"]))
+        return STATES.get((content.get("outcome") or {}).get("status", -1), str(content["state"]))
     if content["host"] != platform.node():
         return "running"
     alive = born(content["process"])

@@ -7,8 +7,9 @@ Light on purpose: no TensorFlow, no Ray, no compiled kernels. Letters: D weights
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Optional
+from typing import Any, Optional
 
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from learners.layout import Network, network
 from learners.options import Topology
 from learners.rbd.coordinates import payload_bytes
 from learners.rbd.defaults import filled, layout, round_steps
-from learners.rbd.options import AnyLearner, Local, Rbd, Sgd
+from learners.rbd.options import AnyLearner, Local, Nes, Rbd, Sgd
 from learners.rbd.refusals import arithmetic, refusals
 from topology.check import Finding, Unfit
 
@@ -82,6 +83,52 @@ def _rounds(learner: AnyLearner) -> Iterator[Finding]:
         yield "steps", f"{learner.steps} are not whole rounds of {steps} steps each; {near} are"
 
 
+# ---------------------------------------------------------------- what may surprise
+
+
+def notes(topology: Topology, example: Optional[Example], classes: int, own: Optional[Networks] = None) -> list[str]:
+    """What is no fault and may surprise all the same, a line each; the arguments are those of `faults`.
+
+    Args:
+        topology: as it was given: with defaults put in, nobody knows any more which they are.
+    """
+    found = []
+    for name, learner in topology.workers.items():
+        known = own is not None if learner.has_own_network else example is not None
+        made = of(name, learner, example or (), classes, own or NONE) if known else None
+        if changed := _other_defaults(learner, made):
+            residual = f"exchange.residual: {attrgetter('exchange.residual')(learner)}"
+            found.append(f"learners.{name}: {residual} changes what the file leaves out: {'; '.join(changed)}")
+        if isinstance(learner, Nes):
+            count = evaluations(filled(learner, made.size), made) if made else learner.basis.dimensions or 250
+            found.append(
+                f"learners.{name}: kind: nes takes {count:,} evaluations of the loss a step, one for each direction, "
+                "where other kinds take one gradient: it is far slower"
+            )
+    return found
+
+
+_DEPENDENT = (
+    "basis.dimensions", "exchange.every", "exchange.precision", "update.rate", "update.schedule", "update.weight",
+)  # fmt: skip
+
+
+def _other_defaults(learner: AnyLearner, made: Optional[Network]) -> list[str]:
+    """Defaults of rbd that are others because of the residual that was given: `basis.dimensions 250, not 1,000`."""
+    if type(learner) is not Rbd:
+        return []
+    size = made.size if made else 1
+    usual = filled(replace(learner, exchange=replace(learner.exchange, residual=None)), size)
+    left_out = [path for path in _DEPENDENT if attrgetter(path)(learner) is None]
+    values = [(path, attrgetter(path)(filled(learner, size)), attrgetter(path)(usual)) for path in left_out]
+    known = [one for one in values if made or one[0] != "update.rate"]
+    return [f"{path} {_said(value)}, not {_said(other)}" for path, value, other in known if value != other]
+
+
+def _said(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 # ---------------------------------------------------------------- sizes
 
 
@@ -100,6 +147,8 @@ class Update:
     #: exact or float: whether replicas hold integers, and why
     arithmetic: str
     why: str
+    #: of the loss, of the whole network, in a training step; 0 where a gradient is taken instead
+    evaluations: int = 0
 
 
 def update(name: str, learner: AnyLearner, made: Network) -> Update:
@@ -111,7 +160,12 @@ def update(name: str, learner: AnyLearner, made: Network) -> Update:
         precision = learner.exchange.precision or "float32"
         dimensions = _dimensions(learner, made)
         size = payload_bytes(dimensions, precision) + _patches(learner, made)
-    return Update(name, sum(dimensions), precision, round_steps(learner), size, mode, why)
+    return Update(name, sum(dimensions), precision, round_steps(learner), size, mode, why, evaluations(learner, made))
+
+
+def evaluations(learner: AnyLearner, made: Network) -> int:
+    """Losses that a step takes: nes knows no gradient, and looks along each direction; of filled options."""
+    return sum(_dimensions(learner, made)) if isinstance(learner, Nes) else 0
 
 
 def _dimensions(learner: Rbd | Local, made: Network) -> list[int]:

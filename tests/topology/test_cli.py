@@ -135,6 +135,17 @@ def test_shipped_chains_are_valid(says, path):
     assert status == 0 and json.loads(out)["status"] == 0 and json.loads(out)["learners"]
 
 
+def test_validate_says_what_may_surprise(says):
+    changed = ("--set", "learners.worker.exchange.residual=none")
+    status, out, _ = says("validate", CHAINS / "rbd.yaml", *changed)
+    first, note = out.splitlines()
+    assert status == 0 and first.endswith("valid: 1 learner: worker")
+    assert "basis.dimensions 250, not 1,000" in note
+    status, out, _ = says("validate", CHAINS / "rbd.yaml", *changed, "--json")
+    assert status == 0 and json.loads(out)["notes"] == [note]
+    assert ": valid: 3 learners: bottom, middle, top\n" in says("validate", CHAINS / "digits.yaml")[1]
+
+
 def test_a_wrong_override_is_refused_like_a_wrong_file(says):
     status, _, err = says("validate", CHAINS / "digits.yaml", "--set", "learners.tpo.steps=3", "--set", "sed=1")
     assert status == 2 and "tpo" in err and "sed" in err

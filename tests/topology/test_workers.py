@@ -2,9 +2,12 @@
 
 import io
 import json
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from learners.options import kind_of
@@ -162,12 +165,58 @@ def test_the_plan_says_what_an_update_takes_and_why_sums_are_exact_or_float() ->
     assert (u.every, u.size, u.arithmetic) == (50, 1 + 9610, "float") and "update.momentum" in u.why
     assert [row.kind for row in made.rows] == ["rbd", "sgd", "local"] and made.parameters == 3 * 9610
     assert [row.memory for row in made.rows] == [9610 * size for size in (4 + 4 + 8, 4, 4 + 4)]
-    assert made.data == "No learner asks another: nothing leaves a host."
+    assert made.data.startswith("A worker alone sends nothing") and made.notes == ()
     console = Console(file=io.StringIO(), width=200)
     console.print(render(made))
     printed = console.file.getvalue()
-    assert "12.6" in printed and "exact: sums of integers" in printed and "9,610" in printed
+    assert (
+        "12.6" in printed
+        and "38,448" in printed
+        and "e+0" not in printed
+        and "asks another" not in printed
+        and "exact: sums of integers" in printed
+        and "9,610" in printed
+    )
     assert json.loads(json.dumps(as_json(made)))["updates"][0]["size"] == 126
+
+
+def notes(options: str, *about: Any) -> list[str]:
+    return workers.notes(parse.loads(HEAD + one(options)), *(about or (EXAMPLE, CLASSES)))
+
+
+def test_a_residual_that_is_given_says_which_defaults_it_changes() -> None:
+    assert notes("kind: rbd") == notes("kind: rbd, exchange: {residual: local, every: 1}") == []
+    assert notes("kind: fpd, exchange: {residual: none}") == notes("kind: sgd") == []
+    (note,) = notes("kind: rbd, exchange: {residual: none, every: 1}, update: {schedule: linear}")
+    assert note == (
+        "learners.w: exchange.residual: none changes what the file leaves out: basis.dimensions 250, not 1,000; "
+        "exchange.precision int8, not sign; update.rate 6, not 0.1; update.weight 1, not 2.5"
+    )
+    (note,) = notes("kind: rbd, exchange: {residual: leaky}", None, 0)
+    assert "exchange.every 1, not 10" in note and "precision" not in note and "rate" not in note  # which needs D
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["none", "leaky", "local"]), st.booleans(), st.booleans(), st.booleans())
+def test_nothing_that_is_said_to_change_was_given(residual: str, every: bool, precision: bool, d: bool) -> None:
+    exchange = f"exchange: {{residual: {residual}{', every: 1' * every}{', precision: int4' * precision}}}"
+    found = " ".join(notes(f"kind: rbd, {exchange}{', basis: {dimensions: 7}' * d}"))
+    given_ = {"exchange.every": every, "exchange.precision": precision, "basis.dimensions": d}
+    assert not any(path in found for path, was in given_.items() if was)
+    assert bool(found) == (residual != "local")
+
+
+def test_nes_says_how_many_evaluations_a_step_takes() -> None:
+    each = "basis: {dimensions: 30, compartments: {by: layer, share: each}}"
+    for options, count in (("kind: nes", 250), (f"kind: nes, {each}", 60)):
+        (note,) = notes(options)
+        assert f"takes {count} evaluations of the loss a step" in note
+        run = parse.loads(HEAD + one(options))
+        made = plan(workers.completed(run, EXAMPLE, CLASSES), EXAMPLE, CLASSES, 1, notes=[note])
+        assert made.updates[0].evaluations == count and made.notes == (note,)
+        console = Console(file=io.StringIO(), width=500)
+        console.print(render(made))
+        assert note in console.file.getvalue()
 
 
 def test_a_worker_is_drawn_alone() -> None:
