@@ -5,7 +5,7 @@ from the networks of the user's, which must be built (`topology.own`).
 Light on purpose: no TensorFlow, no Ray, no compiled kernels. Letters: D weights, d directions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
@@ -18,8 +18,8 @@ from learners.options import Topology
 from learners.rbd.coordinates import payload_bytes
 from learners.rbd.defaults import filled, layout, round_steps
 from learners.rbd.options import AnyLearner, Local, Nes, Rbd, Sgd
-from learners.rbd.refusals import arithmetic, refusals
-from topology.check import Finding, Unfit
+from learners.rbd.refusals import SECTIONS, arithmetic, refusals
+from topology.check import Finding, Unfit, sound
 
 Example = tuple[int, ...]
 Networks = Mapping[str, Network]
@@ -51,26 +51,36 @@ def of(name: str, learner: AnyLearner, example: Example, classes: int, own: Netw
 
 
 def faults(
-    topology: Topology, example: Optional[Example], classes: int, own: Optional[Networks] = None
+    topology: Topology,
+    example: Optional[Example],
+    classes: int,
+    own: Optional[Networks] = None,
+    faulty: Set[str] = frozenset(),
 ) -> Iterator[Finding]:
     """(key path, message) for all that makes no sense together, as far as data and networks are known.
 
     Args:
         example: None where the data's shape is not known.
         own: None where the user's networks are not.
+        faulty: as `check.check` has it.
     """
     for name, learner in topology.workers.items():
-        if learner.replicas > 1:
+        if learner.replicas > 1 or not sound(faulty, name):
             continue  # refused already
         made = None
         try:
-            if own is not None if learner.has_own_network else example is not None:
+            if not sound(faulty, name, "network"):
+                pass
+            elif own is not None if learner.has_own_network else example is not None:
                 made = of(name, learner, example or (), classes, own or NONE)
         except ValueError as error:
             yield f"learners.{name}.network", str(error).removeprefix("network: ")
             continue
         learner = filled(learner, made.size if made else 1)  # only a rate depends on the size
-        found = [*refusals(learner, made.tensors if made else ()), *_rounds(learner)]
+        sections = {section for section in SECTIONS if not sound(faulty, name, section)}
+        found = refusals(learner, made.tensors if made else (), sections)
+        if sections.isdisjoint(("steps", "exchange", "coordinates")):
+            found += _rounds(learner)
         yield from ((f"learners.{name}.{path}", message) for path, message in found)
 
 

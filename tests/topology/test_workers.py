@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from ruamel.yaml import YAML
 
 from learners.options import kind_of
 from topology import draw, parse, view, workers
@@ -117,6 +118,13 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
             "rounds of 50 steps each; 50 are",
         ),
         (one("kind: rbd, network: base_conv"), "learners.w.network", "18 x 18 or more; found (8, 8)"),
+        (
+            one("kind: rbd, network: dens"),
+            "learners.w.network",
+            "'dens' is not dense, base_conv or module:function; did",
+        ),
+        (one("kind: rbd, network: dens"), "learners.w.network", "did you mean 'dense'?"),
+        (one("kind: rbd, network: mine"), "learners.w.network", "'mine' is not dense, base_conv or module:function"),
         (one("kind: rbd, steps: 1003"), "learners.w.steps", "not whole rounds of 10 steps each; 1000 or 1010 are"),
         (one("kind: local, steps: 20"), "learners.w.steps", "rounds of 50 steps each; 50 are"),
         (
@@ -142,6 +150,102 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
 def test_what_makes_no_sense_is_refused_in_words(text: str, path: str, words: str) -> None:
     found = problems(text)
     assert found.keys() == {path} and words in found[path]
+
+
+CONTRADICTIONS = """
+data: {name: fashion_mnist}
+learners:
+  a: {kind: rbd, steps: 1003, update: {nesterov: true, warmup: 9999}, coordinates: {keep: top}}
+  b: {kind: local, steps: 20, exchange: {combine: mean}}
+  c: {kind: rbd, basis: {dimensions: 999999}, network: base_conv}
+  m: {kind: mach, steps: 10, optimizer: {warmup: 20}, exchange: {patience: 3}}
+"""
+CONTRADICTED = {
+    "learners.a.steps",
+    "learners.a.update.nesterov",
+    "learners.a.update.warmup",
+    "learners.a.coordinates.count",
+    "learners.a.coordinates.keep",  # a sign cannot be 0
+    "learners.b.steps",
+    "learners.b.exchange.combine",
+    "learners.c.basis.dimensions",
+    "learners.m.optimizer.warmup",
+    "learners.m.exchange.patience",
+}
+
+
+CONTRADICTED_A = {path for path in CONTRADICTED if ".a." in path}
+
+
+def test_contradictions_come_together() -> None:
+    assert problems(CONTRADICTIONS).keys() == CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    "override, hidden",
+    [
+        ("sed=1", CONTRADICTED),  # an override may have been meant for anything
+        ("learners.a.network=dens", set()),
+        ("learners.a.resources.cpus=x", set()),
+        ("learners.a.batch_size=0", set()),
+        ("learners.a.exchange.precision=int2", CONTRADICTED_A - {"learners.a.update.warmup"}),
+        ("learners.a.steps=ten", {"learners.a.steps", "learners.a.update.nesterov", "learners.a.update.warmup"}),
+        ("learners.a.kind=rbdd", CONTRADICTED_A),
+        ("learners.b.exchange.every=x", {"learners.b.steps", "learners.b.exchange.combine"}),
+        ("learners.c.network=dens", {"learners.c.basis.dimensions"}),
+        ("data.name=3", {"learners.c.basis.dimensions"}),
+        ("learners.m.optimizer.name=x", {"learners.m.optimizer.warmup"}),
+        ("learners.m.steps=x", {"learners.m.optimizer.warmup"}),
+        ("learners.m.exchange.pack=x", {"learners.m.exchange.patience"}),
+    ],
+)
+def test_one_more_fault_hides_only_what_depends_on_it(override: str, hidden: set[str]) -> None:
+    path = override.partition("=")[0]
+    assert problems(CONTRADICTIONS, override).keys() == {path} | (CONTRADICTED - hidden)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> Any:
+    """The path of every key."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+def changed(tree: Any, path: tuple[str, ...], change: Any) -> Any:
+    """The same with one (key, value) replaced."""
+    return dict(
+        (key, changed(value, path[1:], change)) if key == path[0] and path[1:]
+        else change(key, value) if key == path[0]
+        else (key, value)
+        for key, value in tree.items()
+    )  # fmt: skip
+
+
+WHOLE = {"version": 1, "name": "x", **YAML(typ="safe").load(FULL)}
+NAMED = [("data",), ("learners",), *(("learners", name) for name in WHOLE["learners"])]
+PLACES = [path for path in leaves(WHOLE) if path not in NAMED]
+
+
+def told(tree: Any) -> list[str]:
+    with pytest.raises(parse.Problems) as caught:
+        parse.loads(json.dumps(tree))
+    return [problem.path for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("path", PLACES, ids=".".join)
+def test_a_faulty_value_is_one_problem_and_brings_no_other(path: tuple[str, ...]) -> None:
+    faulty = changed(WHOLE, path, lambda key, value: (key, "@" if isinstance(value, (dict, list)) else [[]]))
+    assert told(faulty) == [".".join(path)]
+
+
+@pytest.mark.parametrize("path", [path for path in PLACES if "resources" not in path[:-1]], ids=".".join)
+@pytest.mark.parametrize("end", ["s", "_xyzxyz"])
+def test_an_unknown_key_is_one_problem_and_brings_no_other(path: tuple[str, ...], end: str) -> None:
+    faulty = changed(WHOLE, path, lambda key, value: (key + end, value))
+    needed = {("version",), ("name",), ("learners", "a", "basis", "compartments", "by")}
+    where = path[:-1] if path[-1] == "kind" else path
+    lacking = [".".join(where)] if path in needed or path[-1] == "kind" else []
+    assert sorted(told(faulty)) == sorted([".".join(path) + end, *lacking])
 
 
 def test_what_depends_on_data_without_a_name_is_refused_when_it_has_been_read() -> None:
