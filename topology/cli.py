@@ -254,6 +254,15 @@ def _validate(arguments: Arguments) -> int:
     return 0
 
 
+def _options(arguments: Arguments) -> int:
+    from topology import manual
+
+    if arguments.md and arguments.word:
+        raise ValueError("options: --md is the whole page; give a word or --md, not both")
+    print(manual.markdown() if arguments.md else manual.text(arguments.word), end="" if arguments.md else "\n")
+    return 0
+
+
 def _plan(arguments: Arguments) -> int:
     from actors import data
     from topology import cluster, own, plan, view, workers
@@ -415,6 +424,10 @@ def _parser() -> argparse.ArgumentParser:
     _takes_file(validate, optional=True)
     validate.add_argument("--schema", action="store_true", help="print the JSON Schema of run files, for editors")
     _takes_json(validate)
+
+    options = add("options", _options, "every key of a run file: values, default, meaning", "options residual")
+    options.add_argument("word", nargs="?", default="", help="only keys that hold it")
+    options.add_argument("--md", action="store_true", help="as the page docs/options.md")
 
     plan = add("plan", _plan, "say what would run where, with which memory and bytes", "plan chain.yaml --address auto")
     _takes_file(plan)

@@ -19,7 +19,20 @@ from topology import outcome as outcome_
 
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
-COMMANDS = ("run", "resume", "stop", "export", "validate", "plan", "graph", "status", "analyse", "tensorboard", "bench")
+COMMANDS = (
+    "run",
+    "resume",
+    "stop",
+    "export",
+    "validate",
+    "options",
+    "plan",
+    "graph",
+    "status",
+    "analyse",
+    "tensorboard",
+    "bench",
+)
 
 
 @pytest.fixture
@@ -156,6 +169,15 @@ def test_the_schema(says):
     assert status == 0 and json.loads(out)["title"] == "machworks run file, version 1"
     status, _, err = says("validate")
     assert status == 2 and "a file is wanted" in err
+
+
+def test_options_of_a_word_or_of_none(says):
+    status, out, _ = says("options", "residual")
+    assert status == 0 and out.startswith("exchange.residual  (rbd, fpd, nes, local)\n    one of leaky, local, none; ")
+    assert len(says("options")[1]) > 20 * len(out)
+    status, out, err = says("options", "nothing")
+    assert status == 2 and not out and "no key holds 'nothing'" in err
+    assert says("options", "residual", "--md")[0] == 2
 
 
 # ---------------------------------------------------------------- plan, graph
