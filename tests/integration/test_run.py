@@ -436,6 +436,7 @@ def test_an_interrupt_at_the_start_and_a_second_one_leave_nothing(machworks, cha
     run.signal(signal.SIGINT)
     assert run.status(10) == 130 and time.monotonic() - began < 10, run.err
     assert leftovers(run, within=10) == {} and "Traceback" not in run.err
+    assert not re.search(r"raylet|core_worker|\(pid=|Worker|ray::", run.err), run.err  # no words of Ray's own
     (manifest,) = (tmp_path / "runs").glob("*/run.json")
     assert json.loads(manifest.read_text())["state"] == "stopped"
 
