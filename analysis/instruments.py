@@ -44,7 +44,7 @@ def _hessian(probe: Probe) -> list[Part]:
     about = f"{probe.learner}, step {probe.step}, {probe.rows} training rows"
     spectrum = Panel(
         f"curvature along {whose}: {about}",
-        "rank",
+        "rank, number from the largest",
         "curvature, nats per squared unit of weight",
         (
             Line("eigenvalues of the full matrix", rank, np.linalg.eigvalsh((matrix + matrix.T) / 2)[::-1]),
@@ -53,9 +53,9 @@ def _hessian(probe: Probe) -> list[Part]:
     )
     full = Map(
         f"{probe.learner}: full matrix, asymmetry {watching.asymmetry(matrix):.0e}",
-        "direction",
-        "direction",
-        "e_i . H e_j, nats per squared unit",
+        "direction, number",
+        "direction, number",
+        "curvature e_i . H e_j, nats per squared unit",
         rank,
         rank,
         matrix,
@@ -84,8 +84,8 @@ def _landscape(probe: Probe) -> list[Part]:
         Panel(f"loss along random directions: {about}", axis, loss, lines),
         Map(
             f"{probe.learner}: over their plane",
-            "direction 2, / |weights|",
-            "direction 1, / |weights|",
+            "distance along direction 2 / |weights|",
+            "distance along direction 1 / |weights|",
             loss,
             coarse,
             coarse,
@@ -116,8 +116,8 @@ def _cosines(found: Sequence[Orthogonality], about: str, sizes: Sequence[int]) -
         lines.append(Line(f"{count} directions", np.array([float(one.weights) for one in of]), cosines, colour))
     weights = np.array(sizes, np.float64)
     lines.append(Line("1 / sqrt(D): independent", weights, weights**-0.5, style="theory"))
-    axis = "cosine of two, root mean square"
-    return Panel(f"orthogonality by dimension: {about}", "weights, D", axis, tuple(lines), log_x=True, log_y=True)
+    axis = "cosine of two directions, root mean square"
+    return Panel(f"orthogonality by dimension: {about}", "weights D, count", axis, tuple(lines), log_x=True, log_y=True)
 
 
 def _spectrum(found: Sequence[Orthogonality], about: str, size: int) -> Panel:
@@ -133,7 +133,7 @@ def _spectrum(found: Sequence[Orthogonality], about: str, size: int) -> Panel:
     ]
     worst = found[-1].condition if found else float("nan")
     title = f"Gram matrix of unit directions, D = {size:,}: condition {worst:.3g} at the right"
-    return Panel(title, "directions, d", "eigenvalue", tuple(lines), log_x=True)
+    return Panel(title, "directions d, count", "eigenvalue, ratio to that of orthogonal ones", tuple(lines), log_x=True)
 
 
 INSTRUMENTS = {

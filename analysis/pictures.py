@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 Row = tuple[Union[str, float], ...]
 STYLES = {"measured": "-", "beside": "--", "theory": "--"}
+FEW = 12
+"""A line of fewer points has them marked: one or two, or one between two that are unknown, would not be seen."""
 MANY = 12
 """More lines than that have their legend beside the panel, which it would hide."""
 
@@ -96,7 +98,8 @@ def _panel(axes: Any, panel: Panel) -> None:
             label=line.name,
             color="black" if line.style == "theory" else f"C{line.colour % 10}",
             linestyle=STYLES[line.style],
-            marker="o" if len(line.x) < 2 else "",
+            marker="o" if len(line.x) < FEW else "",
+            markersize=4,
             fillstyle="none" if line.style == "beside" else "full",
             linewidth=1.2,
         )

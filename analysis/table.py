@@ -4,10 +4,11 @@ What is not finite is NaN. A kill at any byte leaves whole lines and at most one
 nothing is written here.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,9 @@ class Learner:
 
     name: str
     figures: dict[str, Series]  #: by name, such as validation/accuracy/child
-    times: Series  #: seconds since 1970 at which each step was recorded
+    times: Series  #: seconds since 1970 at which each step was done
+    #: bytes by way, as `sent_inline`, when it had ended: who answers goes on after its last step; empty before
+    bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -43,9 +46,18 @@ class Learner:
         """The newest value; NaN where the figure was never recorded."""
         return float(self.figures[figure].values[-1]) if figure in self.figures else float("nan")
 
+    @property
+    def asks(self) -> bool:
+        """Whether it has children, and so another way to go without them."""
+        return "exchange/fallback_share" in self.figures
+
     def under(self, heading: str) -> dict[str, Series]:
         """The figures below a heading: `correlation` has `all`, `dense_0/kernel`, ..."""
         return {name[len(heading) + 1 :]: s for name, s in self.figures.items() if name.startswith(f"{heading}/")}
+
+
+class Nothing(ValueError):
+    """A run of which nothing is recorded."""
 
 
 @dataclass(frozen=True)
@@ -61,36 +73,47 @@ def read(folder: Path) -> Run:
     """The records of a run.
 
     Raises:
-        ValueError: this is no run folder, or nothing has been recorded yet.
+        ValueError: this is no run folder, or nothing has been recorded (`Nothing`).
     """
     if not (folder / "run.json").is_file():
         raise ValueError(f"{folder}: not a run folder: it has no run.json")
+    outcome = _outcome(folder / "run.json")
     learners, ends = [], []
     for path in sorted((folder / "records").glob("*.jsonl")):
         content = path.read_bytes()
         counted = list(lines(content))
-        learner = _learner(learner_of(path.stem), (one for _, one in counted if isinstance(one, Record)))
+        learner = _learner(learner_of(path.stem), (one for _, one in counted if isinstance(one, Record)), outcome)
         left_out = len(content) - sum(len(line) for line, _ in counted)
         learners.append(learner)
         ends.append(f"{learner.name}: records end at step {learner.step}" + (_cut(path, left_out) if left_out else ""))
     if not any(learner.figures for learner in learners):
-        raise ValueError(f"{folder}: nothing is recorded yet; wait for its first steps (machworks status {folder})")
+        raise Nothing(f"{folder}: nothing is recorded: no learner has taken a step")
     return Run(folder, tuple(learners), tuple(ends))
+
+
+def _outcome(manifest: Path) -> Mapping[str, Any]:
+    """What each learner came to, by name, of a run that has ended; nothing where that can't be read."""
+    try:
+        return dict((json.loads(manifest.read_text()).get("outcome") or {}).get("learners") or {})
+    except (ValueError, AttributeError):
+        return {}
 
 
 def _cut(path: Path, left_out: int) -> str:
     return f"; {left_out:,} bytes of {path.name} behind its last whole record are left out (cut by a kill, or damaged)"
 
 
-def _learner(name: str, records: Iterable[Record]) -> Learner:
+def _learner(name: str, records: Iterable[Record], outcome: Mapping[str, Any]) -> Learner:
     columns: dict[str, tuple[list[int], list[float]]] = {"": ([], [])}
     for record in records:
-        for figure, value in (("", record.time), *record.values.items()):
+        when = (("", record.time),) if record.kind == "train" else ()  # evaluations are written later than their steps
+        for figure, value in (*when, *record.values.items()):
             steps, values = columns.setdefault(figure, ([], []))
             steps.append(record.step)
             values.append(value)
     series = {figure: _series(*column) for figure, column in columns.items()}
-    return Learner(name, {figure: one for figure, one in series.items() if figure}, series[""])
+    counted = {way.replace(" ", "_"): float(count) for way, count in outcome.get(name, {}).get("bytes", {}).items()}
+    return Learner(name, {figure: one for figure, one in series.items() if figure}, series[""], counted)
 
 
 def _series(steps: list[int], values: list[float]) -> Series:
@@ -115,6 +138,24 @@ def sampled(series: Series, points: int) -> Series:
     each, last = -(-len(series.steps) // points), len(series.steps) - 1
     kept = np.unique([*range(0, last, each), last]) if each > 1 else np.arange(last + 1)
     return Series(series.steps[kept], series.values[kept])
+
+
+def speed(times: Series, points: int, seconds: float) -> Series:
+    """Steps per second between neighbours that are `seconds` apart or more, each in the middle of their steps.
+
+    At most so many points; where all of it is shorter than `seconds`, one for the whole.
+    """
+    if len(times.steps) < 2 or times.values[-1] <= times.values[0]:
+        return Series(times.steps[:0], times.values[:0])
+    apart = max(seconds, float(times.values[-1] - times.values[0]) / points)
+    kept = [0]
+    for i, now in enumerate(times.values):
+        if now - times.values[kept[-1]] >= apart:
+            kept.append(i)
+    if len(kept) == 1:
+        kept.append(len(times.steps) - 1)
+    steps, passed = times.steps[kept], np.diff(times.values[kept])
+    return Series((steps[1:] + steps[:-1]) / 2, np.diff(steps) / passed)
 
 
 def _parts(values: Numbers, each: int) -> Iterator[Numbers]:

@@ -10,12 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.pictures import Line, Panel, Part, Row, Sheet
-from analysis.table import ACCURACIES, Learner, Run, Series, sampled, thinned
+from analysis.table import ACCURACIES, Learner, Run, Series, sampled, speed, thinned
 
 POINTS = 500
 """Of a line; more are averaged."""
-STEPS = "steps done"
-SECONDS = "seconds since the first record of the run"
+SPEED_POINTS, SPEED_SECONDS = 100, 0.5
+"""Of a line of speed: how many at most, and over how long each is counted at least."""
+STEPS = "training, steps done"
+SECONDS = "time since the first record of the run, seconds"
+SHARE = "accuracy, share of rows"
 FAULTS = ("lost", "late", "refused", "dropped", "clipped")
 
 
@@ -33,9 +36,9 @@ class View(NamedTuple):
 def curves(run: Run) -> Sequence[Part]:
     """Accuracy and loss on held-out rows, with the child and with the synthetic input, and the training loss."""
     panels = [
-        _panel(run, "accuracy on validation rows", "accuracy", "validation/accuracy"),
+        _panel(run, "accuracy on validation rows", SHARE, "validation/accuracy"),
         _panel(run, "loss on validation rows", "mean cross-entropy, nats", "validation/loss"),
-        _panel(run, "accuracy on training batches", "accuracy", "train/accuracy"),
+        _panel(run, "accuracy on training batches", SHARE, "train/accuracy"),
         _panel(run, "loss on training batches", "mean cross-entropy, nats", "train/loss"),
     ]
     return [panel for panel in panels if panel.lines]
@@ -59,18 +62,22 @@ def clock(run: Run) -> Sequence[Part]:
 
 def progress(run: Run) -> Sequence[Part]:
     """Steps against the clock: who is faster, who stood still."""
-    begun, lines = begin(run), []
+    begun, steps, speeds = begin(run), [], []
     for colour, learner in enumerate(run.learners):
         taken = sampled(learner.times, POINTS)
-        lines.append(Line(learner.name, taken.values - begun, taken.steps, colour))
-    speeds = _panel(run, "speed", "steps per second", "speed/steps_per_second")
-    against = Panel("steps against time", SECONDS, STEPS, tuple(lines))
-    return [against, speeds] if speeds.lines else [against]
+        steps.append(Line(learner.name, taken.values - begun, taken.steps, colour))
+        gone = speed(learner.times, SPEED_POINTS, SPEED_SECONDS)
+        speeds += [Line(learner.name, gone.steps, gone.values, colour)] if len(gone.steps) else []
+    panels = [
+        Panel("steps against time", SECONDS, STEPS, tuple(steps)),
+        Panel(f"speed, over {SPEED_SECONDS:g} s or more", STEPS, "speed, steps per second", tuple(speeds)),
+    ]
+    return [panel for panel in panels if panel.lines]
 
 
 def attribution(run: Run) -> Sequence[Part]:
     """What a learner's own inputs and its children's embeddings are worth to it."""
-    shares = _panel(run, "integrated gradients", "share of all attributions", "integrated_gradients")
+    shares = _panel(run, "integrated gradients", "worth, share of all attributions", "integrated_gradients")
     scores = _panel(run, "pruning score", "change of the loss if it were removed, nats", "pruning")
     return [panel for panel in (shares, scores) if panel.lines]
 
@@ -81,10 +88,10 @@ def attribution(run: Run) -> Sequence[Part]:
 def exchange(run: Run) -> Sequence[Part]:
     """Asynchrony: how old what arrives is, and how often nothing does."""
     panels = [
-        _panel(run, "staleness of what is used", "steps of its sender or receiver", "staleness"),
+        _panel(run, "staleness of what is used", "age, steps of its sender or receiver", "staleness"),
         _counted(run, "fall-backs on the synthetic input", "share of all steps so far", ("fallback_share",)),
-        _counted(run, "gradients of parents that were applied", "gradients so far", ("applied",)),
-        _counted(run, "messages lost, late, refused, dropped or clipped", "messages so far", FAULTS),
+        _counted(run, "gradients of parents that were applied", "gradients, count so far", ("applied",)),
+        _counted(run, "messages lost, late, refused, dropped or clipped", "messages, count so far", FAULTS),
     ]
     return [panel for panel in panels if panel.lines]
 
@@ -93,13 +100,13 @@ def communication(run: Run) -> Sequence[Part]:
     """What each learner sent and received, and what that was worth."""
     columns: tuple[tuple[str, Callable[[Learner], float]], ...] = (
         ("steps", lambda one: one.step),
-        ("sent inline, B", lambda one: one.last("bytes/sent_inline")),
-        ("sent by store, B", lambda one: one.last("bytes/sent_store")),
-        ("received inline, B", lambda one: one.last("bytes/received_inline")),
-        ("received by store, B", lambda one: one.last("bytes/received_store")),
-        ("payload of updates, B", lambda one: one.last("bytes/updates")),
+        ("sent inline, B", lambda one: _bytes(one, "sent_inline")),
+        ("sent by store, B", lambda one: _bytes(one, "sent_store")),
+        ("received inline, B", lambda one: _bytes(one, "received_inline")),
+        ("received by store, B", lambda one: _bytes(one, "received_store")),
+        ("payload of updates, B", lambda one: _bytes(one, "updates")),
         ("sent per step, B", _sent_per_step),
-        ("compression", lambda one: _mean(one, "update/compression")),
+        ("compression, times", lambda one: _mean(one, "update/compression")),
         ("answers used, %", _used),
         ("gradients applied", lambda one: one.last("exchange/applied")),
         ("accuracy, %", _accuracy),
@@ -114,9 +121,14 @@ def communication(run: Run) -> Sequence[Part]:
     return [Sheet("", ("learner", *(columns[i][0] for i in known)), rows)]
 
 
+def _bytes(learner: Learner, way: str) -> float:
+    """All of them where the learner has ended, else as of its last record."""
+    return learner.bytes.get(way, learner.last(f"bytes/{way}"))
+
+
 def _sent_per_step(learner: Learner) -> float:
-    ways = ("bytes/sent_inline", "bytes/sent_store", "bytes/updates")
-    known = [learner.last(way) for way in ways if way in learner.figures]
+    ways = (_bytes(learner, way) for way in ("sent_inline", "sent_store", "updates"))
+    known = [count for count in ways if not np.isnan(count)]
     return sum(known) / learner.step if known and learner.step else float("nan")
 
 
@@ -143,13 +155,13 @@ def correlation(run: Run) -> Sequence[Part]:
 def coordinates(run: Run) -> Sequence[Part]:
     """How the coordinates are distributed, and what rounding does to them."""
     names = {
-        "rms": ("root mean square", "units of weight", True),
-        "mean": ("mean", "units of weight", False),
-        "kurtosis": ("kurtosis (3: normal)", "fourth moment / variance squared", False),
-        "positive": ("sign balance", "share above 0", False),
-        "error": ("what shaping and rounding changed", "|c - sent| / |c|", False),
-        "zero": ("sent as 0", "share of the coordinates", False),
-        "clipped": ("at the limit of their type", "share of the coordinates", False),
+        "rms": ("root mean square", "coordinate, units of weight", True),
+        "mean": ("mean", "coordinate, units of weight", False),
+        "kurtosis": ("kurtosis (3: normal)", "ratio, fourth moment / variance squared", False),
+        "positive": ("sign balance", "above 0, share of the coordinates", False),
+        "error": ("what shaping and rounding changed", "ratio, |c - sent| / |c|", False),
+        "zero": ("sent as 0", "zeros, share of the coordinates", False),
+        "clipped": ("at the limit of their type", "clipped, share of the coordinates", False),
     }
     panels = [
         _panel(run, title, unit, f"coordinates/{name}")._replace(log_y=log)
@@ -160,8 +172,8 @@ def coordinates(run: Run) -> Sequence[Part]:
 
 def updates(run: Run) -> Sequence[Part]:
     """How far a round moves the weights beside their size, and that size; one panel each per learner."""
-    moved = _by_learner(run, "moved", "length of the update", "|update| / |weights|")
-    weights = _by_learner(run, "weights", "size of the weights", "root mean square")
+    moved = _by_learner(run, "moved", "length of the update", "ratio, |update| / |weights|")
+    weights = _by_learner(run, "weights", "size of the weights", "root mean square, units of weight")
     return [panel._replace(log_y=True) for pair in zip(moved, weights, strict=True) for panel in pair]
 
 
@@ -185,13 +197,18 @@ def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
 
 
 def _panel(run: Run, title: str, unit: str, figure: str) -> Panel:
-    """A figure of all learners, and those one level below it (.../child, .../synthetic); these differ in style."""
+    """A figure of all learners, and those one level below it (.../child, .../synthetic); these differ in style.
+
+    A learner without children has one way only, and its name says enough.
+    """
     lines = []
     for colour, learner in enumerate(run.learners):
         if figure in learner.figures:
             lines.append(_line(learner.name, learner.figures[figure], colour))
-        for i, (way, series) in enumerate(sorted(learner.under(figure).items())):
-            lines.append(_line(f"{learner.name}, {way}", series, colour, "beside" if i % 2 else "measured"))
+        ways = sorted(learner.under(figure).items())
+        for i, (way, series) in enumerate(ways):
+            label = f"{learner.name}, {way}" if learner.asks or len(ways) > 1 else learner.name
+            lines.append(_line(label, series, colour, "beside" if i % 2 else "measured"))
     return Panel(title, _averaged(lines, run, figure), unit, tuple(lines))
 
 

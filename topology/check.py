@@ -3,49 +3,33 @@
 Every rule maps a `Topology` to (key path, message) pairs; none of them needs a file, a cluster or data.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 
 from learners.options import Mach, Topology
+from topology.findings import NAMED, Finding, sound
 from topology.spec import did_you_mean
 
-Finding = tuple[str, str]
-
-#: data sets that are known by name, with the shape of an example and the number of classes
-NAMED: dict[str, tuple[tuple[int, ...], int]] = {
-    "digits": ((8, 8), 10),
-    "mnist": ((28, 28), 10),
-    "fashion_mnist": ((28, 28), 10),
-    "cifar10": ((32, 32, 3), 10),
-}
 #: Ray counts resources in units of 0.0001
 _UNIT = 1e-4
 _HOST = {"cpu": "cpus", "cpus": "cpus", "numcpus": "cpus", "gpu": "gpus", "gpus": "gpus", "numgpus": "gpus"}
 
 
-class Unfit(ValueError):
-    """Options that make no sense together, with this data or with this network; one a line."""
+def check(topology: Topology, faulty: Set[str] = frozenset()) -> list[Finding]:
+    """Everything that is wrong with a run of well-typed values, in the order of the learners.
 
-    def __init__(self, findings: Iterable[Finding]) -> None:
-        super().__init__(tuple(findings))
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """(key path, message) of each."""
-        (found,) = self.args
-        return tuple(found)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{path}: {message}" for path, message in self.findings)
-
-
-def check(topology: Topology) -> list[Finding]:
-    """Everything that is wrong with a run of well-typed values, in the order of the learners."""
+    Args:
+        faulty: what was refused already and is not in the run as it was meant: `learners.NAME.SECTION` (of a learner
+            whose `kind` is, nothing is known), `data`, `learners` (one of them), or "" (anything may be). What
+            depends on it is not looked at: its fault may be that of the other.
+    """
+    if "" in faulty:
+        return alone(topology)
     return [
         *alone(topology),
-        *_schedules(topology),
-        *_shards(topology),
-        *_exchanges(topology),
-        *_workers(topology),
+        *_schedules(topology, faulty),
+        *_shards(topology, faulty),
+        *_exchanges(topology, faulty),
+        *_workers(topology, faulty),
     ]
 
 
@@ -140,22 +124,24 @@ def _resources(topology: Topology) -> Iterator[Finding]:
                 yield path, f"{amount:g} is not whole; above 1 only whole amounts can be had, as {amount // 1:g}"
 
 
-def _schedules(topology: Topology) -> Iterator[Finding]:
+def _schedules(topology: Topology, faulty: Set[str]) -> Iterator[Finding]:
     for name, learner in topology.learners.items():
         key = "optimizer" if isinstance(learner, Mach) else "update"
         warmup = getattr(learner, key).warmup
-        if warmup > learner.steps:
+        if sound(faulty, name, key, "steps") and warmup > learner.steps:
             message = f"{warmup} is more than the learner's {learner.steps} steps"
             yield f"learners.{name}.{key}.warmup", f"{message}; the rate would never be reached"
 
 
-def _shards(topology: Topology) -> Iterator[Finding]:
-    if topology.data.shard == "by_learner" and len(topology.members) == 1:
+def _shards(topology: Topology, faulty: Set[str]) -> Iterator[Finding]:
+    if faulty.isdisjoint(("data", "learners")) and topology.data.shard == "by_learner" and len(topology.members) == 1:
         yield "data.shard", "by_learner divides the rows among the learners, and there is one; write none"
 
 
-def _exchanges(topology: Topology) -> Iterator[Finding]:
+def _exchanges(topology: Topology, faulty: Set[str]) -> Iterator[Finding]:
     for name, learner in topology.machs.items():
+        if not sound(faulty, name, "exchange"):
+            continue
         exchange, path = learner.exchange, f"learners.{name}.exchange"
         if exchange.patience > exchange.time_limit:
             limit = f"the time_limit of {exchange.time_limit:g} s, after which the answer counts as lost"
@@ -163,14 +149,15 @@ def _exchanges(topology: Topology) -> Iterator[Finding]:
         for child in topology.children_of(name):
             below = topology.machs.get(child)
             most = 2 * exchange.in_flight + 1  # for the step, in flight behind it, and as many for held-out rows
-            if below is not None and below.exchange.queue < most:
+            if below is not None and sound(faulty, child, "exchange") and below.exchange.queue < most:
                 room = f"the queue of '{child}', which keeps {below.exchange.queue} a parent and drops the rest"
                 yield f"{path}.in_flight", f"with {exchange.in_flight}, {most} requests may be open; not in {room}"
 
 
-def _workers(topology: Topology) -> Iterator[Finding]:
+def _workers(topology: Topology, faulty: Set[str]) -> Iterator[Finding]:
     """As far as shapes are known: what depends on others is looked at when data is read and networks are built."""
     if topology.workers:
         from topology import workers  # NumPy, which would double the time that other files take
 
-        yield from workers.faults(topology, *NAMED.get(topology.data.name, (None, 0)))
+        example, classes = (None, 0) if "data" in faulty else NAMED.get(topology.data.name, (None, 0))
+        yield from workers.faults(topology, example, classes, faulty=faulty)

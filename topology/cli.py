@@ -68,16 +68,17 @@ def _unsaid(error: OSError) -> int:
 
 
 def _refused(arguments: Arguments, error: ValueError) -> int:
-    from topology import parse
-    from topology.check import Unfit
+    from topology import parse, view
+    from topology.findings import Unfit
 
     if isinstance(error, Unfit) and getattr(arguments, "file", None):
         error = parse.located(arguments.file, arguments.set, error.findings)
-    lines = str(error).splitlines()
-    if getattr(arguments, "json", False):
-        print(json.dumps({"status": 2, "problems": lines}))
-    else:
-        print("\n".join(lines), file=sys.stderr)
+    lines, quiet = str(error).splitlines(), getattr(arguments, "json", False)
+    stream = sys.stdout if quiet else sys.stderr
+    try:
+        print(json.dumps({"status": 2, "problems": lines}) if quiet else "\n".join(lines), file=stream, flush=True)
+    except OSError:  # nobody listens; the status says it all the same
+        view.silence(stream)
     return 2
 
 
@@ -246,7 +247,6 @@ def _export(arguments: Arguments) -> int:
 
     folder = _folder(arguments)
     status.read(folder)  # it is a run's
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     print(export.export(folder, arguments.learner, arguments.out and Path(arguments.out)))
     return 0
 
@@ -259,14 +259,31 @@ def _validate(arguments: Arguments) -> int:
         return 0
     if arguments.file is None:
         raise ValueError("validate: a file is wanted, or --schema")
-    topology = _load(arguments)
+    topology, notes = _load(arguments), []
+    if topology.workers:
+        from topology import findings, workers  # NumPy, as in check
+
+        notes = workers.notes(topology, *findings.NAMED.get(topology.data.name, (None, 0)))
     unknown = [f"learners.{name}.network" for name, one in topology.workers.items() if one.has_own_network]
     if arguments.json:
-        print(json.dumps({"status": 0, "learners": list(topology.learners), "unknown": unknown}))
+        answer = {"status": 0, "learners": list(topology.learners), "unknown": unknown, "notes": notes}
+        print(json.dumps(answer))
         return 0
-    print(f"{arguments.file}: valid: {len(topology.learners)} learners: {', '.join(topology.learners)}")
+    count = len(topology.learners)
+    print(f"{arguments.file}: valid: {count} learner{'s' * (count > 1)}: {', '.join(topology.learners)}")
+    for note in notes:
+        print(note)
     for path in unknown:
         print(f"{path}: not built here, so what depends on its weights is not checked; plan and run do")
+    return 0
+
+
+def _options(arguments: Arguments) -> int:
+    from topology import manual
+
+    if arguments.md and arguments.word:
+        raise ValueError("options: --md is the whole page; give a word or --md, not both")
+    print(manual.markdown() if arguments.md else manual.text(arguments.word), end="" if arguments.md else "\n")
     return 0
 
 
@@ -278,9 +295,10 @@ def _plan(arguments: Arguments) -> int:
     dataset = data.load(topology.data, folder=beside)
     networks = own.networks(topology, dataset.shape, dataset.classes, beside, partial(view.printed, error=True))
     hosts = cluster.hosts_of(arguments.address)
-    itemsize = dataset.train.inputs.dtype.itemsize
-    topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
-    made = plan.plan(topology, dataset.shape, dataset.classes, itemsize, hosts, own=networks)
+    itemsize, about = dataset.train.inputs.dtype.itemsize, (dataset.shape, dataset.classes)
+    full = workers.completed(topology, *about, networks)
+    notes = workers.notes(topology, *about, networks)
+    made = plan.plan(full, *about, itemsize, hosts, own=networks, notes=notes)
     status = 2 if made.lacks else 0
     if arguments.json:
         print(json.dumps({"status": status, "problems": [str(lack) for lack in made.lacks], **plan.as_json(made)}))
@@ -315,24 +333,27 @@ def _status(arguments: Arguments) -> int:
 
 
 def _analyse(arguments: Arguments) -> int:
-    from analysis import report
+    from analysis import report, table
     from topology import draw, parse, probe, status
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     folder = _folder(arguments)
     state = status.read(folder)["state"]
     try:
         graph = draw.png(parse.load(folder / "chain.yaml"))
     except (OSError, ValueError):
         graph = None  # of a run of another version, say; its records still tell
-    made = report.analyse(
-        folder,
-        Path(arguments.out) if arguments.out else None,
-        _words(arguments.what),
-        lambda: probe.probes(folder),
-        state=state,
-        graph=graph,
-    )
+    try:
+        made = report.analyse(
+            folder,
+            Path(arguments.out) if arguments.out else None,
+            _words(arguments.what),
+            lambda: probe.probes(folder),
+            state=state,
+            graph=graph,
+        )
+    except table.Nothing as error:
+        more = "wait for its first steps" if state == "running" else f"this run is {state}"
+        raise ValueError(f"{error}; {more} (machworks status {_short(folder)})") from None
     return _reported(arguments, {"run": str(folder), "state": state}, f"{_short(folder)}: {state}", made)
 
 
@@ -371,7 +392,6 @@ def _words(given: str) -> list[str]:
 def _replay(arguments: Arguments) -> int:
     from topology import replay, status, view
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     folder = _folder(arguments)
     status.read(folder)  # it is a run's
     found = list(replay.replay(folder, arguments.records, from_start=arguments.from_start))
@@ -385,18 +405,16 @@ def _replay(arguments: Arguments) -> int:
 
 
 def _tensorboard(arguments: Arguments) -> int:
+    from actors import quiet
+
     logs = _folder(arguments) / "tensorboard"
     if not logs.is_dir():
         raise ValueError(f"{logs}: no such folder; a run makes it at its start")
     page = f"http://{arguments.host}:{arguments.port}/"
     where = ["--logdir", str(logs), "--host", arguments.host, "--port", str(arguments.port), "--reload_interval", "2"]
-    print(
-        f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)",
-        flush=True,
-    )
-    os.execv(
-        sys.executable, [sys.executable, "-m", "tensorboard.main", *where]
-    )  # signals reach it, and its status is ours
+    print(f"TensorBoard of {_short(logs.parent)} on {page} (Ctrl-C ends it)", flush=True)
+    command = [sys.executable, quiet.__file__, "tensorboard.main", *where]
+    os.execv(sys.executable, command)  # signals reach it, and its status is ours
     raise AssertionError("unreachable")
 
 
@@ -487,6 +505,10 @@ def _parser() -> argparse.ArgumentParser:
     _takes_file(validate, optional=True)
     validate.add_argument("--schema", action="store_true", help="print the JSON Schema of run files, for editors")
     _takes_json(validate)
+
+    options = add("options", _options, "every key of a run file: values, default, meaning", "options residual")
+    options.add_argument("word", nargs="?", default="", help="only keys that hold it")
+    options.add_argument("--md", action="store_true", help="as the page docs/options.md")
 
     plan = add("plan", _plan, "say what would run where, with which memory and bytes", "plan chain.yaml --address auto")
     _takes_file(plan)

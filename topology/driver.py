@@ -130,7 +130,11 @@ def _go(
     networks: workers.Networks = workers.NONE
     if topology.workers:
         networks = own.networks(topology, dataset.shape, dataset.classes, beside, tell)
-        topology = workers.completed(topology, dataset.shape, dataset.classes, networks)
+        about = dataset.shape, dataset.classes, networks
+        full = workers.completed(topology, *about)
+        for note in workers.notes(topology, *about):
+            tell(note)
+        topology = full
     with cluster.connected(address) as ray:
         tell("Ray is up")
         cluster.await_resources(ray, topology)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from actors import checkpoint
+from actors import checkpoint, quiet
 from learners.layout import POOLED, Network, image
 from learners.options import group_of
 from learners.records import file_name
@@ -35,6 +35,7 @@ def export(run: Path, learner: str, out: Optional[Path] = None) -> Path:
     out = out or run / f"{file_name(learner)}.keras"
     if out.suffix != ".keras":
         raise ValueError(f"{out}: the name must end in .keras")
+    quiet.load("keras")
     state, about = checkpoint.unpack(checkpoint.read(found, learner))
     made = _worker(run, learner, state, about) if "shared/clock" in state else model(state, about)
     out.parent.mkdir(parents=True, exist_ok=True)

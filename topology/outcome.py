@@ -20,6 +20,8 @@ FORMAT = 1
 """Of run folders."""
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses of a run."""
+STATES = {DONE: "done", FAILED: "failed", INTERRUPTED: "stopped"}
+"""What a run that came to such an end is called, as its learners are; before that it is `running`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Outcome:
     problems: list[str] = field(default_factory=list)  #: what went wrong, a line each
     events: list[str] = field(default_factory=list)  #: deaths that were made good, a line each
     seconds: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """In a word; one of STATES."""
+        return STATES[self.status]
 
     def fault(self, problem: str) -> None:
         """Note what went wrong."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from learners.layout import Network, laid_out
 from learners.options import Topology
-from topology.check import Unfit
+from topology.findings import Unfit
 from topology.workers import Example
 
 LIMIT = timedelta(minutes=5)

@@ -15,7 +15,8 @@ import msgspec.inspect as inspect
 
 from learners.options import Topology
 from topology import check
-from topology.spec import COMMON, bare, did_you_mean, file_type, keys_of, kinds, meant, schema
+from topology.findings import Finding
+from topology.spec import COMMON, bare, did_you_mean, file_type, keys_of, kinds, meant, nearest, schema
 from topology.tree import Entry, Items, Mapping, Node, Problem, Problems, Scalar, Where, at, read
 from topology.values import FAULTY, Faulty, accept, remedy, shown, wanted
 
@@ -57,7 +58,7 @@ def loads(text: str, source: str = "<string>", overrides: Sequence[str] = ()) ->
     return topology
 
 
-def located(path: str | Path, overrides: Sequence[str], findings: Iterable[check.Finding]) -> Problems:
+def located(path: str | Path, overrides: Sequence[str], findings: Iterable[Finding]) -> Problems:
     """What was found out later of a file that `load` took, by key path, at its lines."""
     decoder, _ = _decoded(_text(path), str(path), overrides)
     for key, message in findings:
@@ -185,12 +186,20 @@ class _Decoder:
         self.where: dict[str, Where] = {}
         #: of the learners, by path
         self.kinds: dict[str, str] = {}
-        #: faults already told, by place: an anchor used by three learners is told of once
-        self.told: set[tuple[Where, str]] = set()
+        #: faults already told, by place, with their path: an anchor used by three learners is told of once
+        self.told: dict[tuple[Where, str], str] = {}
+        #: paths of what is not in the run as it was meant
+        self.faulty: set[str] = set()
 
-    def refuse(self, where: Where, path: str, message: str) -> Faulty:
+    def refuse(self, where: Where, path: str, message: str, meant: Iterable[str] = ()) -> Faulty:
+        """Tell a fault.
+
+        Args:
+            meant: what `path` may have been meant to be, if it is a key that there is not.
+        """
+        self.faulty.update(meant or (path,))
         if (where, message) not in self.told:
-            self.told.add((where, message))
+            self.told[where, message] = path
             self.problems.append(Problem(where.file, where.line, path, message))
         return FAULTY
 
@@ -198,7 +207,7 @@ class _Decoder:
         self.where[path] = node.where
         info = bare(info)
         if isinstance(node, Mapping) and (structs := kinds(info)):
-            return self.struct(structs[0], node, path) if not structs[0].tag_field else self.tagged(structs, node, path)
+            return self.part(structs[0], node, path) if not structs[0].tag_field else self.tagged(structs, node, path)
         if isinstance(node, Mapping) and isinstance(info, inspect.DictType):
             return self.mapping(info, node, path)
         if isinstance(node, Items) and isinstance(info, inspect.VarTupleType):
@@ -208,23 +217,49 @@ class _Decoder:
         return self.refuse(node.where, path, f"{shown(node)} is not {wanted(info)}{remedy(info, node)}")
 
     def tagged(self, structs: Sequence[inspect.StructType], node: Mapping, path: str) -> Any:
-        """A struct that its `kind` chooses; where no kind is known its other keys cannot be judged."""
+        """A struct that its `kind` chooses."""
         field = structs[0].tag_field or ""
         known = [str(struct.tag) for struct in structs]
         entry = next((entry for entry in reversed(node.entries) if entry.key == field), None)
         if entry is None:
             self.refuse(node.where, path, f"its {field} is missing; add {field}: {' or '.join(known)}")
-            given = {entry.key for entry in node.entries}
-            chosen = max(structs, key=lambda struct: len(given.intersection(keys_of(struct))))
-            self.kinds[path] = str(chosen.tag)
-            return {**self.struct(chosen, node, path), field: chosen.tag}
+            return self.untagged(structs, node, path)
         text = entry.value.text if isinstance(entry.value, Scalar) else ""
         if text not in known:
             what = f"{shown(entry.value)} is not a kind of learner{did_you_mean(text, known)}{_known(known)}"
             self.refuse(entry.value.where, at(path, field), what)
-            return {field: known[0]}
+            near = nearest(text, known)
+            return self.untagged([struct for struct in structs if struct.tag in near] or structs, node, path)
         self.kinds[path] = text
         return {**self.struct(structs[known.index(text)], node, path), field: text}
+
+    def untagged(self, structs: Sequence[inspect.StructType], node: Mapping, path: str) -> dict[str, Any]:
+        """A learner that may be any of these: it is told what is wrong in each that has the most of its keys.
+
+        It counts as one that has an embedding, so that what refers to it is not at fault.
+        """
+        given = {entry.key for entry in node.entries}
+        most = max(len(given.intersection(keys_of(struct))) for struct in structs)
+        tries = []
+        for struct in structs:
+            if len(given.intersection(keys_of(struct))) == most:
+                one = _Decoder([])
+                one.kinds = {path: str(struct.tag)}
+                tries.append((one, {**one.struct(struct, node, path), "kind": struct.tag}))
+        first, made = tries[0]
+        everywhere = set.intersection(*({where for where, _ in one.told} for one, _ in tries))
+        for (where, message), place in first.told.items():
+            if where in everywhere:
+                self.refuse(where, place, message)
+        self.where.update(first.where)
+        self.kinds[path] = str(made["kind"])
+        return made if made["kind"] == "mach" else {"kind": "mach"}
+
+    def part(self, info: inspect.StructType, node: Mapping, path: str) -> Any:
+        """A struct, if all is there that it needs."""
+        made = self.struct(info, node, path)
+        whole = all(field.encode_name in made for field in info.fields if field.required)
+        return made if whole else FAULTY
 
     def struct(self, info: inspect.StructType, node: Mapping, path: str) -> dict[str, Any]:
         self.where[path] = node.where
@@ -235,8 +270,8 @@ class _Decoder:
                 continue
             if key not in fields:
                 parts = tuple(path.split(".")) if path else ()
-                hint = meant(key, parts, keys_of(info), self.kinds.get(".".join(parts[:2]), ""))
-                self.refuse(where, at(path, key), f"unknown key '{key}'; {hint}")
+                hint, instead = meant(key, parts, keys_of(info), self.kinds.get(".".join(parts[:2]), ""))
+                self.refuse(where, at(path, key), f"unknown key '{key}'; {hint}", instead)
             elif (value := self.value(fields[key].type, inner, at(path, key))) is not FAULTY:
                 made[key] = value
         given = {entry.key for entry in node.entries}
@@ -252,6 +287,7 @@ class _Decoder:
         for key, where, inner in node.entries:
             value = self.value(info.value_type, inner, at(path, key))
             if accept(info.key_type, Scalar(key, False, where)) is FAULTY:
+                self.faulty.add(path)
                 self.refuse(where, at(path, key), f"'{key}' is not {wanted(info.key_type)}")
             elif value is not FAULTY:
                 made[key] = value
@@ -267,10 +303,12 @@ class _Decoder:
 
     def check(self, topology: Topology) -> None:
         """Adds what check.py finds, save what may follow from values that were faulty themselves."""
-        rules = check.check if not self.problems else check.alone
-        for path, message in rules(topology):
-            where = self.place(path)
-            self.refuse(where, path, message)
+        early = {
+            "" if one.file.startswith("--set ") else one.path for one in self.problems if one.path not in self.faulty
+        }
+        faulty = _sections(self.faulty | early, topology.learners)
+        for path, message in check.check(topology, faulty):
+            self.refuse(self.place(path), path, message)
 
     def place(self, path: str) -> Where:
         """Where a value was written: at its path, as a default, or else around it."""
@@ -284,6 +322,20 @@ class _Decoder:
                     return self.where[candidate]
             parts.pop()
         return self.where[""]
+
+
+def _sections(paths: Iterable[str], learners: Iterable[str]) -> set[str]:
+    """What `check.check` calls faulty, for the paths of what is."""
+    found = set()
+    for path in paths:
+        place, *rest = re.sub(r"\[\d+\]", "", path).split(".")
+        if place == "defaults":
+            found |= {f"learners.{name}.{(rest or ['kind'])[0]}" for name in learners}
+        elif place == "learners" and rest:
+            found.add(f"learners.{rest[0]}.{(rest[1:] or ['kind'])[0]}")
+        else:
+            found.add(place)
+    return found
 
 
 def _known(known: Sequence[str]) -> str:

@@ -87,6 +87,8 @@ class Plan:
     updates: tuple["Update", ...]
     #: what data leaves which host, in words
     data: str
+    #: what may surprise, a line each
+    notes: tuple[str, ...] = ()
     lacks: tuple[Lack, ...] = field(default=())
 
     @property
@@ -108,6 +110,7 @@ def plan(
     hosts: Sequence[Host] = (),
     inline_limit: int = INLINE_LIMIT,
     own: Optional[Mapping[str, Network]] = None,
+    notes: Sequence[str] = (),
 ) -> Plan:
     """What the run will take.
 
@@ -118,6 +121,7 @@ def plan(
         hosts: of the cluster; without them nothing is said of placement.
         inline_limit: bytes of a message from which its arrays go through the object store.
         own: networks of the user's, by learner.
+        notes: what may surprise (`workers.notes`), said at the end.
     """
     from topology import workers
 
@@ -144,6 +148,7 @@ def plan(
         edges=tuple(edges),
         updates=tuple(workers.update(name, topology.workers[name], made) for name, made in networks.items()),
         data=" ".join([_data(topology, bool(edges)), *_shared(topology)]),
+        notes=tuple(notes),
         lacks=tuple(lacks),
     )
 
@@ -220,8 +225,17 @@ def _edge(topology: Topology, parent: str, child: str, row_bytes: int, limit: in
 
 
 def _data(topology: Topology, edges: bool) -> str:
+    said = [_of_chains(topology, edges)] if topology.machs else []
+    if topology.groups:
+        said.append("Workers send one another updates, and nothing else: rows and labels stay.")
+    if topology.workers.keys() - topology.groups.keys():
+        said.append("A worker alone sends nothing: its updates are made and counted as they would go to others.")
+    return " ".join(said)
+
+
+def _of_chains(topology: Topology, edges: bool) -> str:
     if not edges:
-        return "No learner asks another." if topology.groups else "No learner asks another: nothing leaves a host."
+        return "No learner asks another: nothing leaves a host."
     if topology.data.shard == "by_learner":
         return (
             "Each learner trains on its own part of the rows. The features of the rows that a parent asks for go to "
@@ -247,6 +261,11 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
+
+
+def _number(count: float) -> str:
+    """A number for people: `12.6`, `38,448`."""
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
 _STYLE: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "box": None, "header_style": "dim"}
@@ -290,8 +309,9 @@ def render(plan: Plan) -> "Group":
         updates.add_column("sums")
         for one in plan.updates:
             cells = [f"{one.replicas}", f"{one.coordinates:,}", one.precision, f"{one.every}", f"{one.size:,}"]
-            updates.add_row(one.learner, *cells, f"{one.size / one.every:.4g}", f"{one.arithmetic}: {one.why}")
+            updates.add_row(one.learner, *cells, _number(one.size / one.every), f"{one.arithmetic}: {one.why}")
         parts.append(updates)
     parts.append(Text(f"\n{plan.data}"))
+    parts += [Text(note) for note in plan.notes]
     parts += [Text(f"LACKING  {lack}", style="bold red") for lack in plan.lacks]
     return Group(*parts)

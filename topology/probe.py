@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from actors import checkpoint
+from actors import checkpoint, quiet
 from actors.data import load
 from learners import batches
 from learners.batches import Dataset
@@ -46,6 +46,7 @@ def probes(run: Path) -> list[Probe]:
         raise ValueError(
             "\n".join([f"{run}: no complete checkpoint set: checkpoint: {{every: 100}} makes them", *ignored])
         )
+    quiet.load()
     topology = parse.load(run / "chain.yaml")
     manifest = json.loads((run / "run.json").read_text())
     beside = Path(manifest.get("beside", "."))

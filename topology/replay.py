@@ -18,7 +18,7 @@ from learners.group.sums import Sums
 from learners.options import Topology, member
 from learners.rbd.clocks import Clock
 from topology import parse
-from topology.check import NAMED
+from topology.findings import NAMED
 
 
 @dataclass(frozen=True)

@@ -196,21 +196,29 @@ def _other_kinds(key: str, path: tuple[str, ...], kind: str) -> tuple[str, ...]:
     return tuple(of for level, keys, of in levels() if kind and of != kind and level == place and key in keys)
 
 
-def meant(key: str, path: tuple[str, ...], keys: tuple[str, ...], kind: str = "") -> str:
-    """What an unknown `key` at `path`, where `keys` are known, was meant to be: the end of an error message.
+def meant(key: str, path: tuple[str, ...], keys: tuple[str, ...], kind: str = "") -> tuple[str, tuple[str, ...]]:
+    """What an unknown `key` at `path`, where `keys` are known, was meant to be.
 
     Args:
         kind: of the learner that `path` is in; "" outside.
+
+    Returns:
+        The end of an error message, and the paths that may have been meant: a learner's for anything in it, "" for
+        anything at all.
     """
+
+    def here(found: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+        said = f"did you mean {' or '.join(map(repr, found))}?"
+        return said, tuple(".".join((*path, one)) for one in found)
+
+    anything = ".".join(path[:2]) if path[:1] == ("learners",) else ""
     if same := _same(key, keys):
-        return f"did you mean {' or '.join(map(repr, same))}?"
+        return here(same)
     if others := _other_kinds(key, path, kind):
-        return f"it goes with kind: {' or '.join(others)}"
-    here = nearest(key, keys)
+        return f"it goes with kind: {' or '.join(others)}", (anything,)
+    near = nearest(key, keys)
     far = _elsewhere(key, path, kind, 0.8)
-    if far and (not here or far[0][0] == 1.0):  # a key that is like one here is meant for here
+    if far and (not near or far[0][0] == 1.0):  # a key that is like one here is meant for here
         places = [place for score, place in far if score == far[0][0]]
-        return f"it belongs elsewhere: {' or '.join(places)}"
-    if here:
-        return f"did you mean {' or '.join(map(repr, here))}?"
-    return f"known are {', '.join(keys)}"
+        return f"it belongs elsewhere: {' or '.join(places)}", tuple(places)
+    return here(near) if near else (f"known are {', '.join(keys)}", (anything,))

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from rich.table import Table
 
 from learners.records import Record, learner_of, lines
-from topology.outcome import FORMAT, born
+from topology.outcome import FORMAT, STATES, born
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """One run: its state (running, ended, broken off) and the newest figures of each learner."""
+    """One run: its state (running, done, failed, stopped, broken off) and the newest figures of each learner."""
     manifest = folder / "run.json"
     if not manifest.is_file():
         raise ValueError(f"{folder}: not a run folder: there is no {manifest}; machworks status --all lists runs")
@@ -105,8 +105,10 @@ def stop(folder: Path, patience: timedelta = timedelta(seconds=20)) -> str:
 
 def _state(content: dict[str, Any]) -> str:
     """A run that never wrote its end, and whose process is gone, has been broken off."""
-    if content["state"] != "running" or content["host"] != platform.node():
-        return str(content["state"])
+    if content["state"] != "running":
+        return STATES.get((content.get("outcome") or {}).get("status", -1), str(content["state"]))
+    if content["host"] != platform.node():
+        return "running"
     alive = born(content["process"])
     return "running" if alive is not None and alive == content["born"] else "broken off"
 
@@ -134,11 +136,10 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
     """A line per learner of each run."""
     shown = Table("run", "state", "learner", "step", "accuracy", "synthetic", "fall-backs", box=None, pad_edge=False)
     for one in found:
-        state = one["state"] if one["status"] is None else f"{one['state']}, status {one['status']}"
         for name, figures in one["learners"].items() or [("-", {})]:
             cells = [_percent(figures, "/child", ""), _percent(figures, "/synthetic")]
             fallbacks = f"{figures['exchange/fallbacks']:.0f}" if "exchange/fallbacks" in figures else "-"
-            shown.add_row(one["run"], state, name, str(figures.get("step", 0)), *cells, fallbacks)
+            shown.add_row(one["run"], one["state"], name, str(figures.get("step", 0)), *cells, fallbacks)
     return shown
 
 

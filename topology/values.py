@@ -113,11 +113,22 @@ def wanted(info: inspect.Type) -> str:
     if isinstance(info, inspect.VarTupleType):
         return f"a list of which each is {wanted(info.item_type)}"
     if isinstance(info, inspect.StrType):
-        return "a name (letters, digits, _ and -; a letter first)" if info.pattern else "text"
+        return _text(info.pattern or "")
     if isinstance(info, inspect.BoolType):
         return "true or false"
     structs = kinds(info)
     return f"a mapping with keys such as {', '.join(keys_of(structs[0])[:3])}" if structs else "a mapping"
+
+
+def _text(pattern: str) -> str:
+    if words := _words(pattern):
+        return f"{', '.join(words)} or module:function" if ":" in pattern else f"one of {', '.join(words)}"
+    return "a name (letters, digits, _ and -; a letter first)" if pattern else "text"
+
+
+def _words(pattern: str) -> list[str]:
+    """The words among the alternatives of a pattern, as in `^(dense|base_conv|...)$`."""
+    return re.findall(r"(?<=[(|])\w+(?=[|)])", pattern)
 
 
 def _fits(info: inspect.Type, text: str, plain: bool, node: Scalar) -> bool:
@@ -142,4 +153,6 @@ def remedy(info: inspect.Type, node: Node) -> str:
         return f"; write {bare_text}"
     if isinstance(info, inspect.LiteralType):
         return did_you_mean(node.text, [str(value) for value in info.values])
+    if isinstance(info, inspect.StrType):
+        return did_you_mean(node.text, _words(info.pattern or ""))
     return ""

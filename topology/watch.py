@@ -34,7 +34,7 @@ from topology.sets import Sets
 READY_SECONDS, READY_SECONDS_EACH = 120.0, 30.0
 """How long learners may take to load and compile: in all, and for each of them (a small host does one at a time)."""
 LOADING_SECONDS = 5.0
-"""How often it is said who still loads."""
+"""How often it is looked whether they take too long."""
 FINISH_SECONDS, STOP_SECONDS, CLOSE_SECONDS = 60.0, 4.0, 2.0
 """How long the last set may take; the same, with the learners' ends, after an interrupt; and the recorder's files."""
 POLL_SECONDS = 0.5
@@ -104,7 +104,7 @@ class Watch:
             self._groups[name] = self._group(name, crew)
         for name in self._topology.members:
             self._members[name] = self._start(name, self._first)
-        self._tell(f"starting {', '.join(self._members)}")
+        self._tell(f"starting {', '.join(self._members)}: each loads TensorFlow and compiles its step")
         self._await_first()
         for member in self._members.values():
             member.state = "running"
@@ -162,17 +162,16 @@ class Watch:
         deadline = time.monotonic() + limit
         waiting = {member.answer: member.name for member in self._members.values()}
         while waiting:
-            done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=LOADING_SECONDS)
+            done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=LOADING_SECONDS)
             for reference in done:
                 name = waiting.pop(reference)
                 try:
-                    self._tell(f"{name} is {self._ray.get(reference)}")
+                    place, rest = self._ray.get(reference), ", ".join(waiting.values())
+                    self._tell(f"{name} is {place}" + (f"; loading: {rest}" if rest else ""))
                 except self._ray.exceptions.RayError as error:
                     raise NotReady(f"learners.{name} could not start: {words(error)}") from error
             if waiting and time.monotonic() > deadline:
                 raise NotReady(f"learners {', '.join(waiting.values())}: not ready within {limit:.0f} s")
-            if waiting:
-                self._tell(f"loading: {', '.join(waiting.values())}")
 
     def _run(self, member: Member) -> None:
         group = self._groups.get(group_of(member.name))
@@ -424,7 +423,7 @@ class Watch:
             found[name] = known.get(name) or outcome.last_seen("stopped" if seen else "not started", seen, restarts)
         self._outcome.learners = found
         newest = max((member.incarnation for member in self._members.values()), default=self._first)
-        more = {"state": "ended", "incarnation": newest, "outcome": self._outcome.as_json()}
+        more = {"state": self._outcome.state, "incarnation": newest, "outcome": self._outcome.as_json()}
         try:
             outcome.write_manifest(self._folder, self._topology, more)
         except OSError as error:

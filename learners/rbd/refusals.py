@@ -5,7 +5,7 @@ Letters: D weights, d directions, K workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Literal, Union
 
 from learners.layout import Tensor
@@ -25,6 +25,8 @@ from learners.rbd.options import (
 )
 
 Finding = tuple[str, str]
+SECTIONS = ("replicas", "steps", "update", "exchange", "basis", "coordinates")
+"""Of a learner, those that its options are judged by."""
 KEPT_BYTES = 2**30
 """Most memory of matrices that are kept."""
 
@@ -57,17 +59,25 @@ def _against_integers(learner: Union[Rbd, Fpd, Nes, Local]) -> Iterator[str]:
         yield "basis.distribution: gradients: others do not know them"
 
 
-def refusals(learner: AnyLearner, tensors: Sequence[Tensor]) -> list[Finding]:
+def refusals(learner: AnyLearner, tensors: Sequence[Tensor], faulty: Set[str] = frozenset()) -> list[Finding]:
     """(key path, message) for all that makes no sense together; of filled options.
 
     Args:
         tensors: of the network; none where they are not known yet, and what depends on them is passed over.
+        faulty: sections of it that are not as they were meant; so is what depends on them.
     """
-    found = list(_steps(learner, tensors))
-    if not isinstance(learner, Sgd):
+    found: list[Finding] = []
+    if faulty.isdisjoint(("replicas", "steps", "update", "exchange", "basis")):
+        found += _steps(learner, tensors)
+    if not isinstance(learner, Sgd) and faulty.isdisjoint(("exchange", "basis")):
         found += _exchanges(learner)
     if isinstance(learner, (Rbd, Fpd, Nes)):
-        found += [*_bases(learner, tensors), *_kept(learner, tensors), *_coordinates(learner)]
+        if faulty.isdisjoint(
+            ("replicas", "exchange", "basis")
+        ):  # how many directions there are depends on the residual
+            found += [*_bases(learner, tensors), *_kept(learner, tensors)]
+        if faulty.isdisjoint(("exchange", "basis", "coordinates")):
+            found += _coordinates(learner)
     return found
 
 

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -37,8 +39,8 @@ TENSORS = laid_out([("dense_0/kernel", 0, "kernel", (8, 5)), ("dense_0/bias", 0,
 D = TENSORS[-1].stop
 
 
-def manifest(folder):
-    mine = {"state": "ended", "host": os.uname().nodename, "process": os.getpid(), "born": outcome_.born(os.getpid())}
+def manifest(folder, state="done"):
+    mine = {"state": state, "host": os.uname().nodename, "process": os.getpid(), "born": outcome_.born(os.getpid())}
     (folder / "run.json").write_text(json.dumps(mine))
 
 
@@ -54,7 +56,8 @@ def recorded(folder, records):
 
 def mach_records(name, child, steps=60):
     for step in range(1, steps + 1):
-        values = {f"train/loss/{way}": 1.0 / step for way in ("child", "synthetic")} | {
+        ways = ("child", "synthetic") if child else ("child",)
+        values = {f"train/loss/{way}": 1.0 / step for way in ways} | {
             "train/accuracy/child": 1 - 1 / step,
             "speed/steps_per_second": 10.0,
             "exchange/applied": float(step),
@@ -152,7 +155,7 @@ def test_a_worker_has_correlation_coordinates_updates_and_no_staleness(bases, tm
     assert lines == {"all", "dense_0/kernel", "dense_0/bias"}
     (row,) = rows(tmp_path / "communication.csv")
     # 8 coordinates of a byte each and an exponent, in place of 45 gradients of 4 bytes
-    assert float(row["sent per step, B"]) == 9 and float(row["compression"]) == 4 * D / 9
+    assert float(row["sent per step, B"]) == 9 and float(row["compression, times"]) == 4 * D / 9
 
 
 def test_the_table_beside_a_picture_is_what_was_recorded(chain, tmp_path):
@@ -165,6 +168,33 @@ def test_the_table_beside_a_picture_is_what_was_recorded(chain, tmp_path):
     assert float(by_name["top"]["answers used, %"]) == 75 and float(by_name["top"]["accuracy, %"]) == 90
     lost = [row for row in rows(tmp_path / "exchange.csv") if row["line"] == "top, lost"]
     assert float(lost[-1]["value"]) == 1
+
+
+def test_bytes_are_those_of_the_whole_run_once_it_has_ended(chain, tmp_path):
+    """Who answers is asked on after its last step, of which it writes no more records."""
+    run = tmp_path / "run"
+    shutil.copytree(chain, run)
+    outcome = {"learners": {"bottom": {"bytes": {"sent inline": 90_000, "received inline": 7}}}}
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"outcome": outcome}))
+    report.analyse(run, tmp_path, ["communication"])
+    by_name = {row["learner"]: row for row in rows(tmp_path / "communication.csv")}
+    assert [float(by_name["bottom"][f"{way} inline, B"]) for way in ("sent", "received")] == [90_000, 7]
+    assert float(by_name["bottom"]["sent per step, B"]) == 1500
+    assert float(by_name["top"]["sent inline, B"]) == 60_000  # of which nothing else is known
+
+
+def test_speed_is_drawn_from_the_moments_of_the_steps(chain, tmp_path):
+    """Not from the figure that a learner holds for half a second: it would be a staircase."""
+    report.analyse(chain, tmp_path, ["progress"])
+    found = [row for row in rows(tmp_path / "progress.csv") if row["panel"].startswith("speed")]
+    assert {float(row["value"]) for row in found} == {1.0} and {row["line"] for row in found} == {"bottom", "top"}
+
+
+def test_a_learner_without_children_is_called_by_its_name(chain, tmp_path):
+    report.analyse(chain, tmp_path, ["curves", "attribution"])
+    lines = {row["line"] for row in rows(tmp_path / "curves.csv")}
+    assert lines == {"bottom", "top, child", "top, synthetic"}
+    assert {row["line"] for row in rows(tmp_path / "attribution.csv")} == {"bottom", "top, inputs"}
 
 
 def test_only_what_is_asked_for_is_written_and_probes_only_if_needed(chain, tmp_path):
@@ -254,6 +284,28 @@ def test_every_panel_has_named_axes_and_a_legend(chain, bases):
                     assert len({line.name for line in part.lines}) == len(part.lines)
 
 
+def test_axes_name_their_units(chain, bases):
+    unit = re.compile(
+        r"steps|nats|share of|seconds|per second|units of weight"
+        r"|count|number|times|cosine|ratio| / \|weights\||root mean"
+    )
+    parts = [part for folder in (chain, bases) for view in VIEWS.values() for part in view.look(table.read(folder))]
+    parts += [part for one in INSTRUMENTS.values() for part in one.look([worker_probe()])]
+    assert any(isinstance(part, Map) for part in parts)
+    for part in parts:
+        axes = part.columns[1:] if isinstance(part, Sheet) else (part.x, part.y)
+        axes += (part.colours,) if isinstance(part, Map) else ()
+        assert all(unit.search(axis) or axis.endswith((", B", ", %", "applied")) for axis in axes), axes
+
+
+@pytest.mark.parametrize("count", [1, 2, pictures.FEW - 1, pictures.FEW])
+def test_the_points_of_a_short_line_are_marked(count):
+    x = np.arange(float(count))
+    (axes,) = draw("", [Panel("t", "x", "y", (Line("one", x, x),))]).axes
+    (line,) = axes.get_lines()
+    assert (line.get_marker() == "o") == (count < pictures.FEW)
+
+
 def test_theory_is_drawn_dashed_over_the_measurement():
     x = np.arange(3.0)
     panel = Panel("t", "x", "y", (Line("measured", x, x), Line("theory", x, x, style="theory")))
@@ -294,7 +346,7 @@ def test_the_command_measures_a_chains_checkpoint(chain, tmp_path, capsys):
         and set(answer["written"]) == {"hessian", "landscape"}
         and set(answer["left_out"]) == {"orthogonality"}
     )
-    assert answer["state"] == "ended"
+    assert answer["state"] == "done"
     panels = {row["panel"] for row in rows(tmp_path / "hessian.csv")}
     assert any("bottom, step 60" in panel for panel in panels) and any("top, step 60" in panel for panel in panels)
 
@@ -305,4 +357,9 @@ def test_the_command_says_what_it_wrote_and_left_out(chain, tmp_path, capsys):
     assert "records end at step 60" in said and f"written   {tmp_path / 'curves.png'} .svg .csv" in said
     assert "left out  correlation: nothing to show; it needs correlations: random bases" in said
     assert cli.main(["analyse", str(tmp_path)]) == 2
+    capsys.readouterr()
+    for state, words in (("running", "wait for its first steps"), ("stopped", "this run is stopped")):
+        manifest(tmp_path, state)
+        assert cli.main(["analyse", str(tmp_path)]) == 2
+        assert f"nothing is recorded: no learner has taken a step; {words} (" in capsys.readouterr().err
     assert cli.main(["analyse", str(chain), "--what", "nothing"]) == 2

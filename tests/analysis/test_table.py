@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actors.recorder import Parcel, Recorder
 from analysis import table
-from analysis.table import Series, sampled, thinned
+from analysis.table import Series, sampled, speed, thinned
 from learners.records import Record
 
 
@@ -73,8 +73,33 @@ def test_a_value_that_is_not_finite_is_nan_and_its_neighbours_stay(tmp_path):
 def test_what_is_no_run_or_has_nothing_yet_is_refused_in_words(tmp_path):
     with pytest.raises(ValueError, match="not a run folder"):
         table.read(tmp_path)
-    with pytest.raises(ValueError, match="nothing is recorded yet"):
+    with pytest.raises(ValueError, match="nothing is recorded: no learner"):
         table.read(written(tmp_path))
+
+
+def test_what_is_evaluated_later_does_not_move_the_moment_of_its_step(tmp_path):
+    late = record(2, time=190.0, kind="final", **{"test/accuracy": 0.5})
+    (learner,) = table.read(written(tmp_path, record(1), record(2), record(3), late)).learners
+    assert list(learner.times.values) == [101.0, 102.0, 103.0] and learner.last("test/accuracy") == 0.5
+
+
+@given(st.lists(st.floats(0.001, 0.4), min_size=2, max_size=200), st.integers(1, 40))
+def test_speed_counts_every_step_once_over_half_a_second_or_more(gaps, points):
+    times = Series(np.arange(1.0, len(gaps) + 1), np.cumsum(gaps))
+    found = speed(times, points, 0.5)
+    assert 1 <= len(found.steps) <= points + 1 and (np.diff(found.steps) > 0).all()
+    ends = np.array([1.0])  # each point is in the middle of its steps
+    for middle in found.steps:
+        ends = np.append(ends, 2 * middle - ends[-1])
+    passed = np.diff(ends) / found.values
+    whole = times.values[-1] - times.values[0]
+    assert passed.sum() <= whole * (1 + 1e-9) and (len(passed) == 1 or passed.min() >= 0.5 - 1e-9)
+    np.testing.assert_allclose(np.cumsum(passed), times.values[ends[1:].astype(int) - 1] - times.values[0])
+
+
+def test_speed_of_what_has_no_length_is_not_known():
+    assert not len(speed(Series(np.array([1.0]), np.array([5.0])), 10, 0.5).steps)
+    assert not len(speed(Series(np.array([1.0, 2.0]), np.array([5.0, 5.0])), 10, 0.5).steps)
 
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)

@@ -72,7 +72,7 @@ def test_everything_is_killed_and_the_run_goes_on_from_a_complete_set(
     assert again.program.status(200) == 0, again.said + again.program.err
     assert run.is_whole(steps)
     assert set(map(tuple, shown(program, eventually, free_port, run.folder).values())) == {tuple(range(20, 1501, 20))}
-    assert state_of(run) == ("ended", 0)
+    assert state_of(run) == ("done", 0)
     refused = resume(run.folder)
     assert refused.program.status(60) == 2 and "this run is done" in refused.program.err
 
@@ -118,7 +118,7 @@ def test_detached_found_stopped_and_resumed(start, machworks, resume, marked, le
         assert refused.program.status(60) == 2 and "still goes on" in refused.program.err
         stop = machworks("stop", run.folder)
         assert stop.status(60) == 0, stop.err
-        assert state_of(run) == ("ended", 130)
+        assert state_of(run) == ("stopped", 130)
         assert leftovers(run.program, 10) == {}
         output = (run.folder / "logs/output.log").read_text()
         assert output.startswith("digits: ") and "interrupted" in output and "look at it" in output
@@ -165,7 +165,7 @@ def test_an_interrupt_leaves_no_process_and_readable_files(start, resume, leftov
         assert status == -signal.SIGKILL and state_of(run) == ("broken off", None)
     else:
         assert status == 130, run.said + run.program.err
-        assert state_of(run) == ("ended", 130)
+        assert state_of(run) == ("stopped", 130)
     if when != "while it loads":
         for learner in run.LEARNERS:
             steps = [one.step for one in run.records(learner)]

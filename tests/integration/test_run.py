@@ -48,7 +48,7 @@ def test_a_fresh_run_ends_with_everything_written_and_nothing_left(machworks, ch
     assert outcome["learners"]["top"]["bytes"]["sent inline"] > 0
     assert "training bottom, middle, top" in Path(outcome["run"], "logs", "driver.log").read_text()
     manifest = json.loads(Path(outcome["run"], "run.json").read_text())
-    assert manifest["state"] == "ended" and manifest["outcome"] == outcome
+    assert manifest["state"] == "done" and manifest["outcome"] == outcome
     assert leftovers(run, within=10) == {}
 
 
@@ -420,7 +420,7 @@ def test_a_learner_that_cannot_start_ends_the_run_in_words(machworks, chain, clu
     assert problem.startswith("learners.middle could not start: ") and "Traceback" not in run.err
     assert {reached["status"] for reached in run.json["learners"].values()} == {"not started"}
     manifest = json.loads(Path(run.json["run"], "run.json").read_text())
-    assert manifest["state"] == "ended" and manifest["outcome"]["status"] == 1
+    assert manifest["state"] == "failed" and manifest["outcome"]["status"] == 1
     assert leftovers(run, within=5) == {}
 
 
@@ -436,8 +436,9 @@ def test_an_interrupt_at_the_start_and_a_second_one_leave_nothing(machworks, cha
     run.signal(signal.SIGINT)
     assert run.status(10) == 130 and time.monotonic() - began < 10, run.err
     assert leftovers(run, within=10) == {} and "Traceback" not in run.err
+    assert not re.search(r"raylet|core_worker|\(pid=|Worker|ray::", run.err), run.err  # no words of Ray's own
     (manifest,) = (tmp_path / "runs").glob("*/run.json")
-    assert json.loads(manifest.read_text())["state"] == "ended"
+    assert json.loads(manifest.read_text())["state"] == "stopped"
 
 
 def test_sigterm_while_ray_starts(machworks, chain, leftovers):

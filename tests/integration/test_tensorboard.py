@@ -69,7 +69,7 @@ def test_curves_move_while_a_run_goes_on_and_an_interrupt_leaves_it_whole(
         steps = [record["step"] for record in records(run.json["run"], learner) if record["kind"] == "train"]
         assert steps == list(range(1, reached["steps"] + 1)) and reached["status"] == "stopped"
         assert "validation/accuracy/child" in reached["accuracies"] or learner != "bottom"
-    assert json.loads(Path(run.json["run"], "run.json").read_text())["state"] == "ended"
+    assert json.loads(Path(run.json["run"], "run.json").read_text())["state"] == "stopped"
 
     board.signal(signal.SIGINT)
     board.status(20)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,13 +12,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from actors import quiet
 from learners.records import Record
 from topology import cli
 from topology import outcome as outcome_
 
 CHECKOUT = Path(__file__).parents[2]
 CHAINS = CHECKOUT / "topology" / "chains"
-COMMANDS = ("run", "resume", "stop", "export", "validate", "plan", "graph", "status", "analyse", "tensorboard", "bench")
+COMMANDS = (
+    "run",
+    "resume",
+    "stop",
+    "export",
+    "validate",
+    "options",
+    "plan",
+    "graph",
+    "status",
+    "analyse",
+    "tensorboard",
+    "bench",
+)
 
 
 @pytest.fixture
@@ -133,6 +148,17 @@ def test_shipped_chains_are_valid(says, path):
     assert status == 0 and json.loads(out)["status"] == 0 and json.loads(out)["learners"]
 
 
+def test_validate_says_what_may_surprise(says):
+    changed = ("--set", "learners.worker.exchange.residual=none")
+    status, out, _ = says("validate", CHAINS / "rbd.yaml", *changed)
+    first, note = out.splitlines()
+    assert status == 0 and first.endswith("valid: 1 learner: worker")
+    assert "basis.dimensions 250, not 1,000" in note
+    status, out, _ = says("validate", CHAINS / "rbd.yaml", *changed, "--json")
+    assert status == 0 and json.loads(out)["notes"] == [note]
+    assert ": valid: 3 learners: bottom, middle, top\n" in says("validate", CHAINS / "digits.yaml")[1]
+
+
 def test_a_wrong_override_is_refused_like_a_wrong_file(says):
     status, _, err = says("validate", CHAINS / "digits.yaml", "--set", "learners.tpo.steps=3", "--set", "sed=1")
     assert status == 2 and "tpo" in err and "sed" in err
@@ -143,6 +169,15 @@ def test_the_schema(says):
     assert status == 0 and json.loads(out)["title"] == "machworks run file, version 1"
     status, _, err = says("validate")
     assert status == 2 and "a file is wanted" in err
+
+
+def test_options_of_a_word_or_of_none(says):
+    status, out, _ = says("options", "residual")
+    assert status == 0 and out.startswith("exchange.residual  (rbd, fpd, nes, local)\n    one of leaky, local, none; ")
+    assert len(says("options")[1]) > 20 * len(out)
+    status, out, err = says("options", "nothing")
+    assert status == 2 and not out and "no key holds 'nothing'" in err
+    assert says("options", "residual", "--md")[0] == 2
 
 
 # ---------------------------------------------------------------- plan, graph
@@ -227,23 +262,26 @@ def test_status_is_of_the_newest_run_or_of_the_one_that_is_named(says, tmp_path)
     assert status == 2 and "not both" in err
 
 
-def test_status_of_a_live_an_ended_and_a_broken_off_run(says, tmp_path):
+def test_the_state_of_a_run_is_one_word(says, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     runs = {
         "live": folder(tmp_path, "live", state="running", cut=b'{"learner": "top", "st'),
-        "ended": folder(tmp_path, "ended", outcome={"status": 1}),
+        "done": folder(tmp_path, "done", outcome={"status": 0}),
+        "failed": folder(tmp_path, "failed", outcome={"status": 1}),
+        "stopped": folder(tmp_path, "stopped", outcome={"status": 130}),
         "broken": folder(tmp_path, "broken", state="running", process=gone.pid, step=7),
     }
     aged(*runs.values())
     status, out, _ = says("status", "--all", "--runs", tmp_path, "--json")
     found = {Path(one["run"]).name: one for one in json.loads(out)["runs"]}
-    assert status == 0 and list(found) == ["live", "ended", "broken"]  # oldest first
-    assert [found[name]["state"] for name in runs] == ["running", "ended", "broken off"]
-    assert found["ended"]["status"] == 1 and found["live"]["status"] is None
+    assert status == 0 and list(found) == list(runs)  # oldest first
+    assert [found[name]["state"] for name in runs] == ["running", "done", "failed", "stopped", "broken off"]
+    assert found["failed"]["status"] == 1 and found["live"]["status"] is None
     assert found["live"]["learners"]["top"]["step"] == 20 and found["broken"]["learners"]["top"]["step"] == 7
     status, out, _ = says("status", "--runs", tmp_path, "--all")
-    assert status == 0 and "broken off" in out and "ended, status 1" in out and "20.00%" in out
+    assert status == 0 and "20.00%" in out
+    assert all(re.search(rf"/{Path(one['run']).name} +{one['state']}  ", out) for one in found.values())
     status, out, _ = says("status", runs["live"], "--json")
     assert status == 0 and json.loads(out)["learners"]["top"]["validation/accuracy/child"] == 0.2
 
@@ -327,6 +365,7 @@ def test_tensorboard_opens_the_newest_run_on_this_machine_only(says, tmp_path, m
     status, out, _ = says("tensorboard", "--runs", tmp_path, "--port", 6099)
     assert status == 0 and "http://127.0.0.1:6099/" in out
     (arguments,) = started
+    assert arguments[1:3] == [quiet.__file__, "tensorboard.main"]
     assert arguments[arguments.index("--logdir") + 1] == str(tmp_path / "new" / "tensorboard")
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
 
@@ -366,7 +405,14 @@ def test_bench_takes_a_hyphen_for_an_underscore(says, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", [("validate", "--schema"), ("validate", CHAINS / "digits.yaml"), ("status", "--all")]
+    "command",
+    [
+        ("--help",),
+        ("validate", "--schema"),
+        ("validate", CHAINS / "digits.yaml"),
+        ("plan", CHAINS / "digits.yaml", "--set", "defaults.resources.cpus=0.1"),
+        ("status", "--all"),
+    ],
 )
 def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
     """More than a buffer holds, or less: then the last flush meets the broken pipe."""
@@ -375,6 +421,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
         writer.stdout.close()
         assert writer.stderr.read() == ""
         assert writer.wait(60) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_fault_that_nobody_reads_is_a_fault(options, faulty, tmp_path):
+    with started(("validate", faulty, *options), tmp_path, stdout=subprocess.PIPE) as writer:
+        writer.stdout.close()
+        assert (writer.stderr.read() == "") == bool(options)
+        assert writer.wait(60) == 2
 
 
 def test_standard_output_on_a_full_disk_is_said(tmp_path):

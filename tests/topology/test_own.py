@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from learners.layout import network
-from topology import check, cli, own, parse
+from topology import cli, findings, own, parse
 
 MODULE = """
 import os
@@ -59,7 +59,7 @@ def test_what_is_built_is_what_keras_has_and_nothing_is_loaded_here(run, tmp_pat
 
 
 def test_a_function_that_ends_its_process_is_named_with_its_learner(run, tmp_path):
-    with pytest.raises(check.Unfit) as caught:
+    with pytest.raises(findings.Unfit) as caught:
         own.networks(parse.load(run("ends")), (8, 8), 10, tmp_path)
     ((path, message),) = caught.value.findings
     assert path == "learners.one.network" and "machworks_user_own:ends: its process ended with status 7: " in message
@@ -67,7 +67,7 @@ def test_a_function_that_ends_its_process_is_named_with_its_learner(run, tmp_pat
 
 def test_a_function_that_never_returns_is_given_up(run, tmp_path, monkeypatch):
     monkeypatch.setattr(own, "LIMIT", timedelta(milliseconds=1))
-    with pytest.raises(check.Unfit, match=r"learners\.one\.network: .*it was not built within 0\.001 s"):
+    with pytest.raises(findings.Unfit, match=r"learners\.one\.network: .*it was not built within 0\.001 s"):
         own.networks(parse.load(run("model")), (8, 8), 10, tmp_path)
 
 

@@ -204,7 +204,7 @@ def test_a_wrong_key_is_refused_with_what_was_meant(text: str, line: int, path: 
             "learners.top.kind",
             "'zzz' is not a kind of learner; known are mach, rbd, fpd, nes, sgd, local",
         ),
-        ("{kind: mahc, steps: ten}", "learners.top.kind", "did you mean 'mach'?"),
+        ("{kind: mahc, steps: 10}", "learners.top.kind", "did you mean 'mach'?"),
         ("{steps: 5}", "learners.top", "its kind is missing; add kind: mach"),
         ("[]", "learners.top", "a list is not a mapping"),
         ("", "learners.top", "null is not a mapping"),
@@ -213,6 +213,37 @@ def test_a_wrong_key_is_refused_with_what_was_meant(text: str, line: int, path: 
 def test_a_learner_needs_a_known_kind(learner: str, path: str, words: str) -> None:
     found = only(HEAD + f"learners:\n  low: {{kind: mach, child: top}}\n  top: {learner}\n")
     assert (found.line, found.path) == (5, path) and words in found.message
+
+
+def told(text: str) -> set[str]:
+    return {problem.path.removeprefix("learners.") for problem in problems(HEAD + text)}
+
+
+def test_a_learner_of_unknown_kind_is_judged_by_what_all_that_it_may_be_have_in_common() -> None:
+    lines = "learners:\n  low: {kind: mach, child: top}\n"
+    near = "  top: {kind: mahc, steps: ten, dropout: 2, hiden: [3], child: lo, basis: {}}\n"
+    assert told(lines + near) == {f"top.{key}" for key in ("kind", "steps", "dropout", "hiden", "child", "basis")}
+    several = (
+        "  top: {kind: zzz, steps: ten, basis: {dimensions: 0, redraw: 1}, update: {rat: 1}, offspring: {sigma: 0}}\n"
+    )
+    assert told(lines + several) == {
+        "top.kind",
+        "top.steps",
+        "top.basis.dimensions",
+        "top.update.rat",
+        "top.offspring.sigma",
+    }
+    any_ = "  top: {kind: zzz, batch_size: 0, update: {rate: 0}}\n"
+    assert told(lines + any_) == {"top.kind", "top.batch_size", "top.update.rate"}
+    missing = "  top: {steps: ten, exchange: {every: 0, patience: 1}}\n"
+    assert "top" in told(lines + missing) and "top.steps" in told(lines + missing)
+
+
+def test_a_part_that_lacks_what_it_needs_hides_no_other_fault() -> None:
+    lines = (
+        "learners:\n  top: {kind: rbd, steps: 7, basis: {compartments: {size: 7}}}\n  low: {kind: mach, child: lo}\n"
+    )
+    assert told(lines) == {"top.basis.compartments.by", "top.steps", "low.child"}
 
 
 def test_what_is_missing_is_named() -> None:

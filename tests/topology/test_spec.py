@@ -51,7 +51,7 @@ def test_every_one_letter_edit_of_every_key_is_understood() -> None:
         for at in range(len(key)):
             for wrong in (key[:at] + key[at + 1 :], key[:at] + key[at] + key[at:], key[:at] + "q" + key[at + 1 :]):
                 if wrong not in ELSEWHERE:
-                    assert f"'{key}'" in spec.meant(wrong, path, level.keys, level.kind), (level, key, wrong)
+                    assert f"'{key}'" in spec.meant(wrong, path, level.keys, level.kind)[0], (level, key, wrong)
 
 
 def test_words_lead_to_keys_that_exist() -> None:
@@ -64,4 +64,7 @@ def test_hyphens_capitals_and_run_together_words_are_recognised_alone() -> None:
         path = tuple("top" if part == "*" else part for part in level.path)
         for other in {key.replace("_", "-"), key.replace("_", ""), key.replace("_", " "), key.title(), key.upper()}:
             if other not in ELSEWHERE:
-                assert spec.meant(other, path, level.keys, level.kind) == f"did you mean '{key}'?"
+                assert spec.meant(other, path, level.keys, level.kind) == (
+                    f"did you mean '{key}'?",
+                    (".".join((*path, key)),),
+                )

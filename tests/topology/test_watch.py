@@ -111,12 +111,12 @@ def quiet_rounds(monkeypatch):
 def run(tmp_path):
     """Watches fake actors to the end; gives the outcome, what was told, Ray, and run.json."""
 
-    def start(*, recorder=None, start=None, shown=lambda live: None, **learners):
-        ray, told, crew = FakeRay(), [], FakeCrew(recorder, learners)
+    def start(*, recorder=None, start=None, shown=lambda live: None, ray=FakeRay, **learners):
+        ray, told, crew = ray(), [], FakeCrew(recorder, learners)
         one = watch.Watch(ray, CHAIN, start or (lambda: crew), tmp_path, told.append, shown)
         outcome = one.to_the_end()
         manifest = json.loads((tmp_path / "run.json").read_text())
-        assert manifest["state"] == "ended" and manifest["outcome"]["status"] == outcome.status
+        assert manifest["state"] == outcome.state and manifest["outcome"]["status"] == outcome.status
         assert start or len(ray.killed) >= 4  # two learners, recorder, keeper
         assert list(outcome.learners) == ["a", "b"]
         return outcome, told
@@ -128,6 +128,21 @@ def test_a_good_run(run):
     outcome, told = run()
     assert outcome.status == 0 and outcome.problems == []
     assert [line for line in told if "ended" in line] == ["a has ended", "b has ended"]
+
+
+def test_one_line_for_each_learner_that_has_loaded_however_long_it_takes(run):
+    class Slow(FakeRay):
+        rounds = 0
+
+        def wait(self, references, num_returns=1, timeout=None):
+            self.rounds += 1  # nothing, nothing, the last of them
+            done = references[-1:] if self.rounds % 3 == 0 else []
+            return done, [one for one in references if one not in done]
+
+    _, told = run(ray=Slow)
+    starting = told.index("starting a, b: each loads TensorFlow and compiles its step")
+    assert told[starting + 1 :][:2] == ["b is b; loading: a", "a is a"]
+    assert told[starting + 3].startswith("training a, b; run folder ")
 
 
 def test_bytes_are_shown_on_of_a_learner_that_has_ended_its_records(run, quiet_rounds):

@@ -2,10 +2,14 @@
 
 import io
 import json
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
+from ruamel.yaml import YAML
 
 from learners.options import kind_of
 from topology import draw, parse, view, workers
@@ -114,6 +118,13 @@ def test_all_that_is_wrong_is_said_at_once_each_at_its_line() -> None:
             "rounds of 50 steps each; 50 are",
         ),
         (one("kind: rbd, network: base_conv"), "learners.w.network", "18 x 18 or more; found (8, 8)"),
+        (
+            one("kind: rbd, network: dens"),
+            "learners.w.network",
+            "'dens' is not dense, base_conv or module:function; did",
+        ),
+        (one("kind: rbd, network: dens"), "learners.w.network", "did you mean 'dense'?"),
+        (one("kind: rbd, network: mine"), "learners.w.network", "'mine' is not dense, base_conv or module:function"),
         (one("kind: rbd, steps: 1003"), "learners.w.steps", "not whole rounds of 10 steps each; 1000 or 1010 are"),
         (one("kind: local, steps: 20"), "learners.w.steps", "rounds of 50 steps each; 50 are"),
         (
@@ -141,6 +152,102 @@ def test_what_makes_no_sense_is_refused_in_words(text: str, path: str, words: st
     assert found.keys() == {path} and words in found[path]
 
 
+CONTRADICTIONS = """
+data: {name: fashion_mnist}
+learners:
+  a: {kind: rbd, steps: 1003, update: {nesterov: true, warmup: 9999}, coordinates: {keep: top}}
+  b: {kind: local, steps: 20, exchange: {combine: mean}}
+  c: {kind: rbd, basis: {dimensions: 999999}, network: base_conv}
+  m: {kind: mach, steps: 10, optimizer: {warmup: 20}, exchange: {patience: 3}}
+"""
+CONTRADICTED = {
+    "learners.a.steps",
+    "learners.a.update.nesterov",
+    "learners.a.update.warmup",
+    "learners.a.coordinates.count",
+    "learners.a.coordinates.keep",  # a sign cannot be 0
+    "learners.b.steps",
+    "learners.b.exchange.combine",
+    "learners.c.basis.dimensions",
+    "learners.m.optimizer.warmup",
+    "learners.m.exchange.patience",
+}
+
+
+CONTRADICTED_A = {path for path in CONTRADICTED if ".a." in path}
+
+
+def test_contradictions_come_together() -> None:
+    assert problems(CONTRADICTIONS).keys() == CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    "override, hidden",
+    [
+        ("sed=1", CONTRADICTED),  # an override may have been meant for anything
+        ("learners.a.network=dens", set()),
+        ("learners.a.resources.cpus=x", set()),
+        ("learners.a.batch_size=0", set()),
+        ("learners.a.exchange.precision=int2", CONTRADICTED_A - {"learners.a.update.warmup"}),
+        ("learners.a.steps=ten", {"learners.a.steps", "learners.a.update.nesterov", "learners.a.update.warmup"}),
+        ("learners.a.kind=rbdd", CONTRADICTED_A),
+        ("learners.b.exchange.every=x", {"learners.b.steps", "learners.b.exchange.combine"}),
+        ("learners.c.network=dens", {"learners.c.basis.dimensions"}),
+        ("data.name=3", {"learners.c.basis.dimensions"}),
+        ("learners.m.optimizer.name=x", {"learners.m.optimizer.warmup"}),
+        ("learners.m.steps=x", {"learners.m.optimizer.warmup"}),
+        ("learners.m.exchange.pack=x", {"learners.m.exchange.patience"}),
+    ],
+)
+def test_one_more_fault_hides_only_what_depends_on_it(override: str, hidden: set[str]) -> None:
+    path = override.partition("=")[0]
+    assert problems(CONTRADICTIONS, override).keys() == {path} | (CONTRADICTED - hidden)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> Any:
+    """The path of every key."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+def changed(tree: Any, path: tuple[str, ...], change: Any) -> Any:
+    """The same with one (key, value) replaced."""
+    return dict(
+        (key, changed(value, path[1:], change)) if key == path[0] and path[1:]
+        else change(key, value) if key == path[0]
+        else (key, value)
+        for key, value in tree.items()
+    )  # fmt: skip
+
+
+WHOLE = {"version": 1, "name": "x", **YAML(typ="safe").load(FULL)}
+NAMED = [("data",), ("learners",), *(("learners", name) for name in WHOLE["learners"])]
+PLACES = [path for path in leaves(WHOLE) if path not in NAMED]
+
+
+def told(tree: Any) -> list[str]:
+    with pytest.raises(parse.Problems) as caught:
+        parse.loads(json.dumps(tree))
+    return [problem.path for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("path", PLACES, ids=".".join)
+def test_a_faulty_value_is_one_problem_and_brings_no_other(path: tuple[str, ...]) -> None:
+    faulty = changed(WHOLE, path, lambda key, value: (key, "@" if isinstance(value, (dict, list)) else [[]]))
+    assert told(faulty) == [".".join(path)]
+
+
+@pytest.mark.parametrize("path", [path for path in PLACES if "resources" not in path[:-1]], ids=".".join)
+@pytest.mark.parametrize("end", ["s", "_xyzxyz"])
+def test_an_unknown_key_is_one_problem_and_brings_no_other(path: tuple[str, ...], end: str) -> None:
+    faulty = changed(WHOLE, path, lambda key, value: (key + end, value))
+    needed = {("version",), ("name",), ("learners", "a", "basis", "compartments", "by")}
+    where = path[:-1] if path[-1] == "kind" else path
+    lacking = [".".join(where)] if path in needed or path[-1] == "kind" else []
+    assert sorted(told(faulty)) == sorted([".".join(path) + end, *lacking])
+
+
 def test_what_depends_on_data_without_a_name_is_refused_when_it_has_been_read() -> None:
     run = parse.loads(HEAD + "data: {name: x.npz}\n" + one("kind: rbd, network: base_conv, basis: {dimensions: 99999}"))
     with pytest.raises(ValueError, match=r"learners\.w\.network: base_conv takes images"):
@@ -162,12 +269,58 @@ def test_the_plan_says_what_an_update_takes_and_why_sums_are_exact_or_float() ->
     assert (u.every, u.size, u.arithmetic) == (50, 1 + 9610, "float") and "update.momentum" in u.why
     assert [row.kind for row in made.rows] == ["rbd", "sgd", "local"] and made.parameters == 3 * 9610
     assert [row.memory for row in made.rows] == [9610 * size for size in (4 + 4 + 8, 4, 4 + 4)]
-    assert made.data == "No learner asks another: nothing leaves a host."
+    assert made.data.startswith("A worker alone sends nothing") and made.notes == ()
     console = Console(file=io.StringIO(), width=200)
     console.print(render(made))
     printed = console.file.getvalue()
-    assert "12.6" in printed and "exact: sums of integers" in printed and "9,610" in printed
+    assert (
+        "12.6" in printed
+        and "38,448" in printed
+        and "e+0" not in printed
+        and "asks another" not in printed
+        and "exact: sums of integers" in printed
+        and "9,610" in printed
+    )
     assert json.loads(json.dumps(as_json(made)))["updates"][0]["size"] == 126
+
+
+def notes(options: str, *about: Any) -> list[str]:
+    return workers.notes(parse.loads(HEAD + one(options)), *(about or (EXAMPLE, CLASSES)))
+
+
+def test_a_residual_that_is_given_says_which_defaults_it_changes() -> None:
+    assert notes("kind: rbd") == notes("kind: rbd, exchange: {residual: local, every: 1}") == []
+    assert notes("kind: fpd, exchange: {residual: none}") == notes("kind: sgd") == []
+    (note,) = notes("kind: rbd, exchange: {residual: none, every: 1}, update: {schedule: linear}")
+    assert note == (
+        "learners.w: exchange.residual: none changes what the file leaves out: basis.dimensions 250, not 1,000; "
+        "exchange.precision int8, not sign; update.rate 6, not 0.1; update.weight 1, not 2.5"
+    )
+    (note,) = notes("kind: rbd, exchange: {residual: leaky}", None, 0)
+    assert "exchange.every 1, not 10" in note and "precision" not in note and "rate" not in note  # which needs D
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["none", "leaky", "local"]), st.booleans(), st.booleans(), st.booleans())
+def test_nothing_that_is_said_to_change_was_given(residual: str, every: bool, precision: bool, d: bool) -> None:
+    exchange = f"exchange: {{residual: {residual}{', every: 1' * every}{', precision: int4' * precision}}}"
+    found = " ".join(notes(f"kind: rbd, {exchange}{', basis: {dimensions: 7}' * d}"))
+    given_ = {"exchange.every": every, "exchange.precision": precision, "basis.dimensions": d}
+    assert not any(path in found for path, was in given_.items() if was)
+    assert bool(found) == (residual != "local")
+
+
+def test_nes_says_how_many_evaluations_a_step_takes() -> None:
+    each = "basis: {dimensions: 30, compartments: {by: layer, share: each}}"
+    for options, count in (("kind: nes", 250), (f"kind: nes, {each}", 60)):
+        (note,) = notes(options)
+        assert f"takes {count} evaluations of the loss a step" in note
+        run = parse.loads(HEAD + one(options))
+        made = plan(workers.completed(run, EXAMPLE, CLASSES), EXAMPLE, CLASSES, 1, notes=[note])
+        assert made.updates[0].evaluations == count and made.notes == (note,)
+        console = Console(file=io.StringIO(), width=500)
+        console.print(render(made))
+        assert note in console.file.getvalue()
 
 
 def test_a_worker_is_drawn_alone() -> None:
