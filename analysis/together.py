@@ -2,10 +2,11 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
 
-from analysis.table import Learner, Run, Series
+from analysis.table import Run, Series
 from analysis.views import begin
 
 
@@ -25,7 +26,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 def joined(runs: Mapping[str, Run], folder: Path) -> Run:
     """One run with the learners of all, named `label: learner`; each run's clock begins at 0."""
     learners = tuple(
-        Learner(f"{label}: {one.name}", one.figures, Series(one.times.steps, one.times.values - begin(run)))
+        replace(one, name=f"{label}: {one.name}", times=Series(one.times.steps, one.times.values - begin(run)))
         for label, run in runs.items()
         for one in run.learners
     )

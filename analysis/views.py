@@ -4,7 +4,7 @@ Staleness and fall-backs are there with Mach learners, correlation and coordinat
 the figures, not for the kind of learner.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,15 +48,9 @@ def clock(run: Run) -> Sequence[Part]:
     """Accuracy against the clock: what asynchrony is for."""
     begun, lines = begin(run), []
     for colour, learner in enumerate(run.learners):
-        for figure, series in learner.figures.items():
-            if figure.startswith("validation/accuracy"):
-                way = figure.removeprefix("validation/accuracy").replace("/", ", ")
-                shown = thinned(series, POINTS)
-                times = np.interp(shown.steps, *learner.times) - begun
-                lines.append(
-                    Line(learner.name + way, times, shown.values, colour, "beside" if "synth" in way else "measured")
-                )
-    panel = Panel("accuracy on validation rows", SECONDS, "accuracy", tuple(lines))
+        for line in _lines(learner, "validation/accuracy", colour):
+            lines.append(line._replace(x=np.interp(line.x, *learner.times) - begun))
+    panel = Panel("accuracy on validation rows", SECONDS, SHARE, tuple(lines))
     return [panel] if lines else []
 
 
@@ -182,7 +176,7 @@ def updates(run: Run) -> Sequence[Part]:
 
 def begin(run: Run) -> float:
     """When the first record was made, seconds since 1970."""
-    return min(float(learner.times.values[0]) for learner in run.learners if learner.step)
+    return min((float(learner.times.values[0]) for learner in run.learners if learner.step), default=0.0)
 
 
 def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
@@ -197,19 +191,22 @@ def _by_learner(run: Run, heading: str, title: str, unit: str) -> list[Panel]:
 
 
 def _panel(run: Run, title: str, unit: str, figure: str) -> Panel:
-    """A figure of all learners, and those one level below it (.../child, .../synthetic); these differ in style.
+    """A figure of all learners, and those one level below it."""
+    lines = [line for colour, learner in enumerate(run.learners) for line in _lines(learner, figure, colour)]
+    return Panel(title, _averaged(lines, run, figure), unit, tuple(lines))
+
+
+def _lines(learner: Learner, figure: str, colour: int) -> Iterator[Line]:
+    """A figure, and those one level below it (.../child, .../synthetic); these differ in style.
 
     A learner without children has one way only, and its name says enough.
     """
-    lines = []
-    for colour, learner in enumerate(run.learners):
-        if figure in learner.figures:
-            lines.append(_line(learner.name, learner.figures[figure], colour))
-        ways = sorted(learner.under(figure).items())
-        for i, (way, series) in enumerate(ways):
-            label = f"{learner.name}, {way}" if learner.asks or len(ways) > 1 else learner.name
-            lines.append(_line(label, series, colour, "beside" if i % 2 else "measured"))
-    return Panel(title, _averaged(lines, run, figure), unit, tuple(lines))
+    if figure in learner.figures:
+        yield _line(learner.name, learner.figures[figure], colour)
+    ways = sorted(learner.under(figure).items())
+    for i, (way, series) in enumerate(ways):
+        label = f"{learner.name}, {way}" if learner.asks or len(ways) > 1 else learner.name
+        yield _line(label, series, colour, "beside" if i % 2 else "measured")
 
 
 def _counted(run: Run, title: str, unit: str, names: tuple[str, ...]) -> Panel:

@@ -235,7 +235,7 @@ def _data(topology: Topology, edges: bool) -> str:
 
 def _of_chains(topology: Topology, edges: bool) -> str:
     if not edges:
-        return "No learner asks another: nothing leaves a host."
+        return "No learner asks another." if topology.groups else "No learner asks another: nothing leaves a host."
     if topology.data.shard == "by_learner":
         return (
             "Each learner trains on its own part of the rows. The features of the rows that a parent asks for go to "

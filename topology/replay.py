@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Optional
 
-from actors import log, snapshots
+from actors import log, quiet, snapshots
 from learners.group.parcels import Holds
 from learners.group.replay import Entry, Replay, Replayed, Unlike
 from learners.group.sums import Sums
@@ -62,6 +62,7 @@ def replay(run: Path, records: Optional[int] = None, *, from_start: bool = False
     topology = parse.load(run / "chain.yaml")
     if not topology.groups:
         raise ValueError(f"{run}: no workers go together in it, so there is no log")
+    quiet.load()
     for name in topology.groups:
         yield _replayed(run, topology, name, records, from_start)
 

@@ -191,7 +191,8 @@ def test_speed_is_drawn_from_the_moments_of_the_steps(chain, tmp_path):
 
 
 def test_a_learner_without_children_is_called_by_its_name(chain, tmp_path):
-    report.analyse(chain, tmp_path, ["curves", "attribution"])
+    report.analyse(chain, tmp_path, ["curves", "clock", "attribution"])
+    assert {row["line"] for row in rows(tmp_path / "clock.csv")} == {"bottom", "top, child"}
     lines = {row["line"] for row in rows(tmp_path / "curves.csv")}
     assert lines == {"bottom", "top, child", "top, synthetic"}
     assert {row["line"] for row in rows(tmp_path / "attribution.csv")} == {"bottom", "top, inputs"}

@@ -64,6 +64,7 @@ def summary(name, **other):
         "stopped": False,
         "unwritten": 0,
         "spent": {},
+        "processor": {},
     }
     return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, **other})
 
