@@ -56,7 +56,7 @@ def clock(run: Run) -> Sequence[Part]:
                 lines.append(
                     Line(learner.name + way, times, shown.values, colour, "beside" if "synth" in way else "measured")
                 )
-    panel = Panel("accuracy on validation rows", SECONDS, "accuracy", tuple(lines))
+    panel = Panel("accuracy on validation rows", SECONDS, SHARE, tuple(lines))
     return [panel] if lines else []
 
 
