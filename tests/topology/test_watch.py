@@ -65,7 +65,7 @@ def summary(name, **other):
         "unwritten": 0,
         "spent": {},
     }
-    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, **other})
+    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, "processor": {}, **other})
 
 
 class FakeCrew:
