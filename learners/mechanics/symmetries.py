@@ -132,7 +132,11 @@ def _shifted_logits(step: Step, shapes: Sequence[Tuple[int, ...]]) -> List[Law]:
         shape = shapes[step.weight]
         laws.append(Law("translation", step.name, shape[-2], (Term(step.weight, shape, len(shape) - 2, 1),)))
     if step.bias is not None:
-        laws.append(Law("translation", f"{step.name}/bias", 1, (Term(step.bias, shapes[step.bias], None, 1),)))
+        alone = (Term(step.bias, shapes[step.bias], None, 1),)
+        # biases begin at 0, which nothing can be relative to
+        laws.append(
+            Law("translation", f"{step.name}/bias", 1, alone, _within(step._replace(bias=None), shapes, 1, True))
+        )
     return laws
 
 
