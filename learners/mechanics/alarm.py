@@ -32,9 +32,11 @@ IDENTITY = {1: 1e-3, 2: 2e-5}
 probabilities' own rounding is all that is left of the logits' gradient when a network is sure of everything."""
 FEW = 3
 """Units that one weight is a synapse of: of the layer before it, of its own, of the logits."""
-ALIKE = 0.35
+ALIKE = 0.03
 """Misfit, as a share of the jump, up to which a cause explains it."""
-ALONG = 0.5
+NOISE = 1e-7
+"""And what rounding may add to the misfit, root mean square over all units."""
+ALONG = 0.3
 """Cosine from which a broken identity goes along with the gradient's own squares."""
 
 
@@ -156,6 +158,22 @@ def _stale(look: Look) -> bool:
     return bool(np.mean(within) > 0.95) and _cosine(-look.along_N, look.signed_N) > ALONG
 
 
+def _stale_step(look: Look, jump_N: Doubles) -> bool:
+    """The same of a step before, by the jump -2 rate <theta - theta_old, g> that it has left."""
+    if not look.taken:
+        return False
+    path = np.sum([np.sqrt(np.maximum(one.moved_N, 0.0)) for one in look.taken], axis=0)
+    longest = np.sqrt(np.max([one.moved_N for one in look.taken], axis=0))
+    squares = np.sum([one.sums.square_N for one in look.taken], axis=0)
+    within = np.abs(jump_N) * look.size_N <= 3.0 * longest * path * _follows(look) + 1e-12
+    return bool(np.mean(within) > 0.95) and _cosine(jump_N, squares / look.size_N) > ALONG
+
+
+def _follows(look: Look) -> float:
+    """What becomes of a change of a momentum buffer in the steps after it."""
+    return 1.0 / max(1e-3, 1.0 - look.motion.beta)
+
+
 def _cosine(one: Doubles, other: Doubles) -> float:
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.dot(one, other)) / lengths if lengths else 0.0
@@ -166,11 +184,12 @@ def _cosine(one: Doubles, other: Doubles) -> float:
 
 def _of_a_jump(look: Look, jump_N: Doubles) -> Tuple[str, int]:
     """Cause and step of a jump, relative to sizes."""
-    cause, step, misfit = "", look.step, ALIKE
+    length = float(np.linalg.norm(jump_N))
+    cause, step, misfit = "", look.step, ALIKE + NOISE * len(jump_N) ** 0.5 / length
     for index, one in enumerate(look.taken):
         for name, times in (("update lost", -1.0), ("update doubled", 1.0)):
             wanted = _propagated(look, index, times) / look.size_N
-            off = float(np.linalg.norm(jump_N - wanted)) / float(np.linalg.norm(jump_N))
+            off = float(np.linalg.norm(jump_N - wanted)) / length
             if off < misfit:
                 cause, step, misfit = name, one.step, off
     if cause:
@@ -178,6 +197,8 @@ def _of_a_jump(look: Look, jump_N: Doubles) -> Tuple[str, int]:
     last = look.taken[-1].step if look.taken else look.step
     if np.count_nonzero(np.abs(jump_N) > max(UNIT, 1e-3 * float(np.max(np.abs(jump_N))))) <= FEW:
         return "weight corrupted", last
+    if _stale_step(look, jump_N):
+        return "gradient stale", last
     reach = _reach(look)
     if np.mean(np.abs(jump_N) * look.size_N <= reach) < 0.95:
         return "weight corrupted", last
@@ -203,7 +224,6 @@ def _reach(look: Look) -> Doubles:
     """How far a wrong gradient in one of the steps could have moved each charge: 2 |theta| |D|, and what follows."""
     longest = np.max([one.moved_N for one in look.taken], axis=0) if look.taken else np.zeros_like(look.size_N)
     degree = charges.degrees(look.laws)
-    follows = 1.0 / max(1e-3, 1.0 - look.motion.beta)
     # a charge of degree 1 moves by <1, D>; the size of its unit bounds nothing, its length does
     room = np.where(degree == 2, 2.0 * np.sqrt(look.size_N * longest), np.inf)
-    return (room + longest) * follows
+    return (room + longest) * _follows(look)

@@ -182,4 +182,5 @@ class Watch:
 
 
 def _floored(size: Doubles) -> Doubles:
-    return np.maximum(size, np.finfo(np.float64).tiny)
+    floored: Doubles = np.maximum(size, np.finfo(np.float64).tiny)
+    return floored
