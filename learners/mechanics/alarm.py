@@ -27,9 +27,10 @@ UNIT = 3e-6
 """Jump of one unit that rounding does not make, float32."""
 POOLED = 3e-7
 """The same, root mean square over the units of a law."""
-IDENTITY = {1: 1e-3, 2: 2e-5}
-"""Residual of the identity, pooled over the units of a law, that rounding does not make, by the charge's degree: the
-probabilities' own rounding is all that is left of the logits' gradient when a network is sure of everything."""
+IDENTITY = {1: 5e-2, 2: 2e-5}
+"""Residual of the identity, pooled over the units of a law, that rounding does not make, by the charge's degree."""
+SURE = 1e-5
+"""And <1, g> of the logits' weights: when a network is sure, little is left of p - y but the rounding of p."""
 FEW = 3
 """Units that one weight is a synapse of: of the layer before it, of its own, of the logits."""
 ALIKE = 0.03
@@ -141,7 +142,7 @@ def _broken(look: Look) -> "dict[str, float]":
     for law, along, length in parts:
         whole = float(np.linalg.norm(length))
         residual = float(np.linalg.norm(along)) / whole if whole else 0.0
-        if residual > IDENTITY[law.degree]:
+        if residual > IDENTITY[law.degree] and (law.degree == 2 or float(np.max(np.abs(along))) > SURE):
             found[law.name] = residual
     return found
 
