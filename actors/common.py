@@ -18,7 +18,7 @@ from actors import checkpoint, compiled, device
 from actors.keeper import Upload
 from actors.outgoing import Outgoing
 from learners.batches import Split
-from learners.options import Learner
+from learners.options import Learner, Mechanics
 from learners.options import Record as Recording
 from learners.rbd.clocks import Clock, Taken
 
@@ -65,6 +65,7 @@ class Setup:
     recorder: Any  #: its handle
     keeper: Any  #: its handle
     upload: float  #: bytes per second at most, of states to the keeper
+    mechanics: Mechanics = field(default_factory=Mechanics)
     state: tuple[ray.ObjectRef, ...] = ()  #: the checkpoint file to go on from, if there is one
 
 

@@ -33,6 +33,7 @@ from actors.common import (
     restored,
     splits,
 )
+from actors.laws import Laws
 from actors.outgoing import Outgoing
 from actors.transport import Transport
 from learners.batches import Split, features, rows
@@ -104,6 +105,7 @@ class MachWorker:
         self._outgoing.log.info("network is compiled")
         self._transport = Transport(self._options.exchange.time_limit, self._options.exchange.precision)
         about = self._go_on()
+        self._laws = Laws(setup.name, self._network, self._options, setup.mechanics, setup.record, self._outgoing)
         self._outgoing.start = self._network.version
         self._exchange = Exchange(
             name=setup.name,
@@ -266,10 +268,15 @@ class MachWorker:
             embeddings,
             [(self._features(g.batch), g.gradient) for g in instruction.gradients],
             self._rate(instruction.step),
+            self._laws.due(instruction.step),
         )
-        if not np.isfinite(list(result.metrics.values())).all():
-            self._diverged(instruction.step, result.metrics)
+        self._laws.took(instruction.step, self._rate(instruction.step), bool(instruction.gradients), result)
         step = instruction.step + 1
+        finite = np.isfinite(list(result.metrics.values())).all()
+        if step == self._options.steps or not finite:
+            self._laws.end(step)
+        if not finite:
+            self._diverged(instruction.step, result.metrics)
         self._account.book("train")
         self._note_step(step, instruction, result.metrics)
         self._account.book("record")
@@ -387,6 +394,7 @@ class MachWorker:
             setup.gradient_rows,
             data.width,
             data.classes,
+            watched=bool(setup.mechanics.every),
         )
 
     def _rows(self, batch: int) -> np.ndarray:
@@ -478,8 +486,13 @@ def network(
     gradient_rows: int,
     width: int,
     classes: int,
+    *,
+    watched: bool = False,
 ) -> Any:
-    """The network of one learner, as its actor makes it: the arguments are those of `Setup` and `Data`."""
+    """The network of one learner, as its actor makes it: the arguments are those of `Setup` and `Data`.
+
+    `watched`: whether its steps measure what the laws need.
+    """
     from learners import mach, optimizers
 
     shape = mach.Shape(
@@ -502,6 +515,7 @@ def network(
         dropout=options.dropout,
         weight=options.synthetic.weight,
         parents_rate=options.exchange.gradient_rate,
+        watched=watched,
     )
 
 

@@ -185,6 +185,9 @@ class RbdWorker:
         if not self._stopped and self._worker.step < self._options.steps:
             self._saving.take()
         self._account.book("save")
+        self._send_records()
+
+    def _send_records(self) -> None:
         self._outgoing.send_if_due()
         self._saving.send()
         self._account.book("record")
@@ -224,12 +227,21 @@ class RbdWorker:
 
     def _take_in(self, group: Membership) -> None:
         """Between two rounds: own updates leave, others' are applied."""
-        self._worker = group.before_round(self._worker, self._waiting)
+        from learners.rbd import replica
+
+        try:
+            self._worker = group.before_round(self._worker, self._waiting)
+        except replica.Diverged as error:
+            raise self._diverged(str(error)) from error
         self._account.book("messages")
 
     def _waiting(self) -> bool:
-        """Asked now and then by who waits: it has not hung; whether it is to stop."""
+        """Asked now and then by who waits for others: it has not hung, and is saved as ever; whether it is to stop."""
         self._turn = time.monotonic()
+        self._account.book("messages")
+        if not self._stopped:
+            self._saving.take()
+        self._send_records()
         return self._stopped
 
     def _joined(self) -> Membership:

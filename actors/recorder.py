@@ -43,6 +43,14 @@ LAYOUT = {
     },
 }
 """What TensorBoard's custom scalars page shows: the figures of asynchrony where people look."""
+MECHANICS = {
+    "Mechanics": {
+        "charges against theory, greatest residual of a unit": ["Multiline", ["mechanics/.*/residual"]],
+        "identity of the gradient, residual": ["Multiline", ["mechanics/.*/identity"]],
+        "alarms so far": ["Multiline", ["mechanics/alarms"]],
+    },
+}
+"""The same for runs that watch their laws."""
 WORKERS = {
     "Random bases": {
         "accuracy, of batches and on validation": ["Multiline", ["(train|validation)/accuracy$"]],
@@ -97,11 +105,14 @@ class Recorder:
             self._recover(path)
 
     @ray.method(max_task_retries=-1)
-    def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str) -> None:
-        """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters."""
+    def describe(self, picture: Any, hyperparameters: dict[str, dict[str, Any]], text: str, laws: bool = False) -> None:
+        """Write what is known before the first step: layout, topology as a picture [H, W, 3], hyper-parameters.
+
+        `laws`: whether charges are watched.
+        """
         workers = {learner for learner, values in hyperparameters.items() if values.get("kind", "mach") != "mach"}
         parts = [
-            summary.custom_scalars({**LAYOUT, **WORKERS} if workers else LAYOUT),
+            summary.custom_scalars({**LAYOUT, **(WORKERS if workers else {}), **(MECHANICS if laws else {})}),
             summary.image("topology", picture, dataformats="HWC"),
             summary.text("run file", f"```yaml\n{text}\n```"),
         ]

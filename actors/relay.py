@@ -79,14 +79,13 @@ class Relay:
         self._begun, self._stopped, self._fault = threading.Event(), False, ""
         self._turn: Optional[float] = None
         self._handles: dict[int, Any] = {}  # of workers that can be asked for a snapshot
-        self._asked = 0  # byte of the log that the last snapshot was asked for at
-        self._since = 0  # updates of the log since then
+        self._since = 0  # updates of the log since the last snapshot was asked for
         self._marks: list[Mark] = []
         self._taken: list[tuple[int, Clock, bytes]] = []  # snapshots whose updates the log has not all
         if (setup.folder / log.NAME).exists():
-            with_header = self._header()
-            if with_header is not None:
-                self._begin(with_header)
+            former = self._header()
+            if former is not None:
+                self._begin(former)
 
     # -- called by others, in the second thread
 

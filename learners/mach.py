@@ -9,12 +9,14 @@ Letters: B rows of a training batch, F features, D width of all children's embed
 C classes, K children, G rows of parents' gradients, A rows of an answer.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from learners import attribution, networks, optimizers
+from learners.mechanics import charges, inside
+from learners.mechanics.symmetries import Step, Symmetries, stacked, symmetries
 
 
 class Shape(NamedTuple):
@@ -36,6 +38,16 @@ class Trained(NamedTuple):
 
     gradients: List[np.ndarray]  #: derivative of the child pass's mean loss by each child's embedding, [B, E_k]
     metrics: Dict[str, float]
+    sums: Optional[np.ndarray] = None  #: of a learner that watches its laws: rows of `mechanics.inside.SUMS`
+    looked: Optional[np.ndarray] = None  #: and of its LOOKED, if the call asked for them
+
+
+class Measured(NamedTuple):
+    """Of the weights as they are, per unit of all laws [N]."""
+
+    charges: np.ndarray
+    sizes: np.ndarray
+    buffers: List[np.ndarray]  #: what the two momentum buffers are along the charge, the learner's own and the parents'
 
 
 METRICS = ("loss/child", "loss/synthetic", "accuracy/child", "accuracy/synthetic", "distillation", "gradient_norm")
@@ -65,7 +77,9 @@ class Mach(tf.Module):
         dropout: float = 0.0,
         weight: float = 1.0,
         parents_rate: float = 1.0,
+        watched: bool = False,
     ) -> None:
+        """`watched`: whether steps measure what the laws of mechanics need."""
         super().__init__()
         self.shape, self.rule, self.dropout, self.weight, self.parents_rate = shape, rule, dropout, weight, parents_rate
         self.downstream = sum(shape.children)
@@ -89,11 +103,16 @@ class Mach(tf.Module):
         }
         self.counts = dict.fromkeys(self.objectives, 0)  # updates of each objective
         self._mask_seed = seed & 0x7FFFFFFF
+        self._weights = self.encoder + self.head + self.synthetic
+        self.symmetries = self._symmetries() if watched else Symmetries((), ())
+        #: what is measured; None: nothing
+        self.measuring: Optional[inside.Measuring] = self._measuring() if watched else None
         self._train = tf.function(self._train_step, jit_compile=True, autograph=False)
         self._embed = tf.function(self._embed_rows, jit_compile=True, autograph=False)
         # these two are as fast without XLA, which takes 1.1 s to compile them
         self._evaluate = tf.function(self._evaluate_rows, autograph=False)
         self._attribute = tf.function(self._attribute_rows, autograph=False)
+        self._charges = tf.function(self._charged, jit_compile=True, autograph=False)
 
     # -- values in, values out
 
@@ -116,6 +135,8 @@ class Mach(tf.Module):
             self.train(x, y, nobody, [(x[:1], np.zeros((1, shape.embedding), np.float32))], 0.0)
             self.embed(x[:1])
         self.evaluate(x[:1], y[:1], nobody)
+        if self.measuring and not self.measuring.exact:
+            self.charges()
         if attributed:
             self.attribute(x[:attributed], y[:attributed], nobody)
         self.restore(saved)
@@ -127,6 +148,7 @@ class Mach(tf.Module):
         embeddings: Sequence[Optional[np.ndarray]],
         gradients: Sequence[Tuple[np.ndarray, np.ndarray]],
         rate: float,
+        look: bool = False,
     ) -> Trained:
         """Take one step.
 
@@ -135,6 +157,7 @@ class Mach(tf.Module):
             embeddings: each child's [B, E_k], or None where it has not answered.
             gradients: (features [g, F], gradient [g, E]) of each parent that sent one; at most G rows in all.
             rate: learning rate of this step.
+            look: whether to measure what laws are compared with; a learner that is not watched never does.
         """
         d_BD, there_D = self._joined(embeddings, len(x_BF))
         parents: Tuple[Optional[np.ndarray], Optional[np.ndarray]] = (None, None)
@@ -145,14 +168,19 @@ class Mach(tf.Module):
             self.counts[name] += bool(gradients) if name == "parents" else 1
         counts = np.maximum(1, list(self.counts.values())).astype(np.float32)
         mask = np.array([self._mask_seed, self.version], np.int32)
-        to_children, metrics = self._train(x_BF, labels_B, d_BD, there_D, *parents, np.float32(rate), counts, mask)
+        to_children, metrics, sums, looked = self._train(
+            x_BF, labels_B, d_BD, there_D, *parents, np.float32(rate), counts, mask, np.bool_(look)
+        )
         named = dict(zip(METRICS, metrics.numpy().tolist()))
         if not self.synthetic:
             named = {key: named[key] for key in ("loss/child", "accuracy/child", "gradient_norm")}
         elif not there_D.any():
             named = {key: value for key, value in named.items() if "child" not in key and key != "distillation"}
         ends = np.cumsum(self.shape.children, dtype=int)
-        return Trained(np.split(to_children.numpy(), ends, axis=1)[:-1], named)
+        given = np.split(to_children.numpy(), ends, axis=1)[:-1]
+        if self.measuring is None:
+            return Trained(given, named)
+        return Trained(given, named, sums.numpy(), looked.numpy() if look else None)
 
     def embed(self, x_NF: np.ndarray) -> np.ndarray:
         """Embeddings [N, E] of any number of rows, with the synthetic input and without dropout."""
@@ -194,6 +222,24 @@ class Mach(tf.Module):
         parts = {"encoder": self.encoder, "head": self.head, "synthetic": self.synthetic}
         return {f"weight_norm/{name}": float(tf.linalg.global_norm(ws)) for name, ws in parts.items() if ws}
 
+    def charges(self) -> np.ndarray:
+        """Charge and size of every unit of a watched learner's laws [2, N], float64."""
+        found: np.ndarray = self._charges().numpy()
+        return found
+
+    def measured(self) -> Measured:
+        """What the laws of a watched learner begin from; slow, for once in a while."""
+        laws = self.symmetries.laws
+        weights = [w.numpy() for w in self._weights]
+        along = []
+        for name in ("own", "parents"):
+            firsts = {id(w): slots[0] for one in self._named_by(name) for w, slots in one if slots}
+            vector = [firsts[id(w)].numpy() if id(w) in firsts else np.zeros(w.shape) for w in self._weights]
+            along.append(
+                charges.along(laws, weights, vector) if self.measuring and self.measuring.exact else np.zeros(0)
+            )
+        return Measured(charges.charges(laws, weights), charges.sizes(laws, weights), along)
+
     def save(self) -> Dict[str, np.ndarray]:
         """The whole state, by name."""
         state = {name: variable.numpy().copy() for name, variable in self._named()}
@@ -224,6 +270,65 @@ class Mach(tf.Module):
         joined = np.concatenate(columns, axis=1) if columns else np.zeros((rows, 0), np.float32)
         there_K = np.array([e is not None for e in embeddings], np.float32)
         return joined, np.repeat(there_K, self.shape.children)
+
+    # -- the laws of mechanics
+
+    def _symmetries(self) -> Symmetries:
+        """Of encoder and head, and of the synthetic input; tensors are numbered as in `_weights`."""
+        shapes = [tuple(w.shape) for w in self._weights]
+        layers = [f"encoder_{i}" for i in range(len(self.encoder) // 2)]
+        head, first = len(self.encoder), len(self.encoder) + len(self.head)
+        steps = stacked(layers, dropout_before=len(layers) - 1)
+        found = symmetries([*steps, Step("dense", "head", head, head + 1), Step("softmax", "loss")], shapes)
+        below = stacked([f"synthetic_{i}" for i in range(len(self.synthetic) // 2)], first)
+        compared = Step("other", "distillation", detail="it is compared with what the children answer")
+        imagined = symmetries([*below, compared], shapes)
+        return Symmetries(found.laws + imagined.laws, found.without + imagined.without)
+
+    def _measuring(self) -> inside.Measuring:
+        """A parent's gradient comes through the embedding: it lacks the symmetries that the head has a part in."""
+        graded, encoder = bool(self.shape.gradient_rows), range(len(self.encoder))
+        driven = []
+        for law in self.symmetries.laws:
+            moved = [term.tensor in encoder for term in law.terms]
+            driven.append(graded and any(moved) and not all(moved))
+        return inside.Measuring(self.symmetries.laws, tuple(driven), self.rule.name)
+
+    def _named_by(self, who: str) -> List[Any]:
+        """Weights and slots of the learner's own objectives, or of the parents'."""
+        names = ("parents",) if who == "parents" else ("target", "distil")
+        return [list(zip(self.objectives[name], self.slots[name])) for name in names]
+
+    def _charged(self) -> tf.Tensor:
+        return tf.stack(inside.charges(self.symmetries.laws, self._weights))
+
+    def _observed(
+        self,
+        what: inside.Measuring,
+        theta: List[tf.Tensor],
+        moves: Dict[str, List[Any]],
+        rate: tf.Tensor,
+        look: tf.Tensor,
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The sums of this step; `theta` are the weights before it."""
+        place = {id(w): i for i, w in enumerate(self._weights)}
+        by_tensor: Dict[str, Dict[int, Any]] = {"own": {}, "parents": {}}
+        for name, weights in self.objectives.items():
+            who = "parents" if name == "parents" else "own"
+            if name in moves:
+                by_tensor[who].update({place[id(w)]: parts for w, parts in zip(weights, moves[name])})
+            else:  # parents have sent nothing: what their buffers hold stays
+                kept = [(None, None, slots[0] if slots else None) for slots in self.slots[name]]
+                by_tensor[who].update({place[id(w)]: parts for w, parts in zip(weights, kept)})
+        own = inside.objective(len(theta), by_tensor["own"], True)
+        parents = inside.objective(len(theta), by_tensor["parents"], "parents" in moves)
+        decay = rate * self.rule.weight_decay if self.rule.decay == "decoupled" else 0.0
+
+        def whole() -> List[Optional[tf.Tensor]]:
+            pairs = zip(theta, own.deltas, parents.deltas)
+            return [mine - decay * w + (0.0 if theirs is None else theirs) for w, mine, theirs in pairs]
+
+        return inside.every_step(what, theta, own, parents), inside.now_and_then(what, theta, own, look, whole)
 
     # -- compiled
 
@@ -260,7 +365,8 @@ class Mach(tf.Module):
         rate: tf.Tensor,
         counts: tf.Tensor,
         mask: tf.Tensor,
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        look: tf.Tensor,
+    ) -> Tuple[tf.Tensor, ...]:
         share = 0.5 * tf.reduce_max(there_D) if self.synthetic else 1.0  # of the child pass in the target loss
         with tf.GradientTape() as tape:
             tape.watch(d_BD)
@@ -274,11 +380,11 @@ class Mach(tf.Module):
         gradients = {"target": found[: len(own)], "distil": found[len(own) :]}
         if g_GE is not None:
             gradients["parents"] = self._parents_gradient(x_GF, g_GE)
-        self._apply(gradients, rate, counts)
+        observed = self._apply(gradients, rate, counts, look)
         norm = tf.linalg.global_norm(found)
         metrics = [child[0], synthetic[0], child[1], synthetic[1], distillation, norm]
         # children get the derivative of the whole loss of the child pass; where none answered it is 0 / 0.5
-        return to_children / tf.maximum(share, 0.5), tf.stack(metrics)
+        return (to_children / tf.maximum(share, 0.5), tf.stack(metrics), *observed)
 
     def _pass(
         self, x_BF: tf.Tensor, d_BD: tf.Tensor, labels_B: tf.Tensor, mask: Optional[tf.Tensor]
@@ -299,19 +405,35 @@ class Mach(tf.Module):
         found: List[tf.Tensor] = tape.gradient(embedding, self.encoder, output_gradients=g_GE)
         return found
 
-    def _apply(self, gradients: Dict[str, List[tf.Tensor]], rate: tf.Tensor, counts: tf.Tensor) -> None:
-        """Work out what every objective does to its weights, then write: no weight is read after its first change."""
-        writes = []
+    def _apply(
+        self, gradients: Dict[str, List[tf.Tensor]], rate: tf.Tensor, counts: tf.Tensor, look: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Work out what every objective does to its weights, then write: no weight is read after its first change.
+
+        Returns what the laws need of it.
+        """
+        writes: List[Any] = []
+        moves: Dict[str, List[Any]] = {}
+        what, theta = self.measuring, [tf.convert_to_tensor(w) for w in self._weights]
         for count, (name, weights) in zip(tf.unstack(counts, len(self.objectives)), self.objectives.items()):
             rule, speed = self.rule, rate
             if name == "parents":
                 # only the learner's own objectives decay: a parent's gradient must not shrink a weight a second time
                 rule, speed = self.rule._replace(weight_decay=0.0), self.parents_rate * rate
-            for weight, gradient, slots in zip(weights, gradients.get(name, []), self.slots[name]):
+            decay = speed * rule.weight_decay if rule.decay == "decoupled" else 0.0
+            if name not in gradients:
+                continue
+            moves[name] = []
+            for weight, gradient, slots in zip(weights, gradients[name], self.slots[name]):
                 addition, new = optimizers.delta(rule, weight, gradient, slots, speed, count)
                 writes += [(weight.assign_add, addition), *zip((slot.assign for slot in slots), new)]
+                bare = addition + decay * weight if rule.weight_decay and rule.decay == "decoupled" else addition
+                moves[name].append((gradient, bare, new[0] if new else None))
+        nothing = tf.zeros([0, 0])
+        observed = self._observed(what, theta, moves, rate, look) if what else (nothing, nothing)
         for write, value in writes:
             write(value)
+        return observed
 
     def _evaluate_rows(
         self, x_BF: tf.Tensor, labels_B: tf.Tensor, d_BD: tf.Tensor, counted_B: tf.Tensor, there_D: tf.Tensor

@@ -170,6 +170,19 @@ class Record(Options, frozen=True):
     ] = 500
 
 
+class Mechanics(Options, frozen=True):
+    """Conservation laws of the learners of kind mach, watched while they train."""
+
+    every: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="steps between two comparisons of charges with what the update rule makes of them; "
+            "0: nothing is watched",
+        ),
+    ] = 0
+
+
 class Checkpoint(Options, frozen=True):
     """When the state of all learners is saved."""
 
@@ -207,6 +220,7 @@ class Topology(Options, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     learners: Annotated[dict[Name, Learner], Meta(min_length=1, description="the learners, by name")]
     record: Record = Record()
+    mechanics: Mechanics = Mechanics()
     checkpoint: Checkpoint = Checkpoint()
     supervise: Supervise = Supervise()
 

@@ -6,7 +6,7 @@ from typing import Literal, Optional, Union
 
 import msgspec
 
-Kind = Literal["train", "evaluate", "attribute", "final"]
+Kind = Literal["train", "evaluate", "attribute", "mechanics", "final"]
 
 
 def file_name(learner: str) -> str:
@@ -26,7 +26,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnation: int
     step: int  #: steps done
     time: float  #: seconds since 1970 on the learner's host
-    kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; final: whole sets, after the last step
+    kind: Kind  #: train: of that step; evaluate, attribute: on held-out rows; mechanics: laws; final: of whole sets
     values: dict[str, float]  #: what is not finite is null on the disk, and NaN when it is read
     #: parents' gradients in that step: sender, its incarnation, its sequence number; none of them comes twice
     applied: tuple[tuple[str, int, int], ...] = ()

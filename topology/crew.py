@@ -111,6 +111,7 @@ def setups(
             "options": chosen,
             "data": data,
             "record": topology.record,
+            "mechanics": topology.mechanics,
             "recorder": recorder,
             "keeper": keeper,
             "upload": topology.checkpoint.upload * MEGABYTE,

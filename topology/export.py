@@ -80,7 +80,7 @@ def _worker(run: Path, name: str, state: checkpoint.State, about: Mapping[str, A
     theta_D = worker.shared.theta
     examples, x = _scaled(about)
     found = _layers(network.network, theta_D, x) if isinstance(network, Model) else network.at(theta_D)(x)
-    return keras.Model(examples, found, name=name)
+    return keras.Model(examples, found, name=file_name(name))
 
 
 def _scaled(about: Mapping[str, Any]) -> tuple[Any, Any]:

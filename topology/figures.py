@@ -73,7 +73,8 @@ class Figures:
         from topology import draw, parse
 
         flat = {name: _flat(msgspec.to_builtins(value)) for name, value in topology.members.items()}
-        return self._recorder.describe.remote(draw.picture(topology), flat, parse.resolved(topology))
+        laws = bool(topology.mechanics.every)
+        return self._recorder.describe.remote(draw.picture(topology), flat, parse.resolved(topology), laws)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

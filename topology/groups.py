@@ -11,6 +11,7 @@ Consumes: signs of life of workers and relays. Produces: what they are told of o
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, Optional
 
 from learners.options import Topology, group_of, member, number_of
@@ -87,6 +88,7 @@ class Group:
         self._closings: dict[Whose, Closing] = {}
         self._firsts: dict[Whose, int] = {}  # round of the first update of each incarnation; synchronous
         self._done: set[Whose] = set()  # whose updates the log has all, and who makes no more
+        self._known: set[Whose] = set()  # who has given a sign of life
         self._told: set[Whose] = set()  # with what to end
         self._failures, self._fault = 0, ""
         self.relay = self._started(0)
@@ -156,9 +158,14 @@ class Group:
 
     def changes(self, replicas: int) -> tuple[list[str], list[Member]]:
         """Who is to come and who is to go, that there are so many."""
-        there = [one for one in self._members if not one.over]
-        names = [name for i in range(2**16 - 1) if (name := member(self.name, i)) not in {one.name for one in there}]
-        return names[: max(0, replicas - len(there))], there[replicas:]
+        there = {one.name: one for one in self._members if not one.over}
+        free = (name for i in count() if (name := member(self.name, i)) not in there)
+        return list(islice(free, max(0, replicas - len(there)))), list(there.values())[replicas:]
+
+    @property
+    def known(self) -> bool:
+        """Whether all have said where they have got to."""
+        return all(_whose(one) in self._known for one in self._living)
 
     def comes(self, name: str) -> None:
         """A worker is about to be started: it goes on where those who are there have got to."""
@@ -184,6 +191,7 @@ class Group:
 
     def heard(self, one: Member, standing: Any) -> None:
         """A worker's sign of life."""
+        self._known.add(_whose(one))
         for whose, taken in standing.holding.items():
             if whose in self._closings:
                 self._closings[whose].others[one.name] = taken

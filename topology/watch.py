@@ -263,7 +263,7 @@ class Watch:
     # -- more workers, or fewer
 
     def _scale_if_asked(self) -> None:
-        wish = self._wishes.next()
+        wish = self._wishes.next() if all(group.known for group in self._groups.values()) else None
         if wish is not None:
             refused = refusal(self._topology, wish.group, wish.replicas) or self._scale(wish.group, wish.replicas)
             self._tell(refused or f"{wish.group}: {wish.replicas} workers are wished")
@@ -283,11 +283,12 @@ class Watch:
         for member in go:
             self._retiring.add(member.name)
             member.actor.stop.remote()
-        replicas_, offsets = (
-            {name: replicas},
-            {key: at for one in self._groups.values() for key, at in one.offsets.items()},
-        )
-        outcome.write_manifest(self._folder, self._topology, {"replicas": replicas_, "offsets": offsets})
+        kept = outcome.manifest(self._folder)
+        more = {
+            "replicas": {**kept.get("replicas", {}), name: replicas},
+            "offsets": {**kept.get("offsets", {}), **group.offsets},
+        }
+        outcome.write_manifest(self._folder, self._topology, more)
         return ""
 
     def _retired(self, member: Member) -> None:

@@ -403,7 +403,9 @@ class Group:
 
     def _chosen(self) -> list[tuple[Sent, Update]]:
         """What is applied before this round; the rest goes on waiting."""
-        if self._limits.sync:
+        if self._limits.sync and self._done:
+            now = list(self._waiting)  # of rounds that others make after this worker's last one
+        elif self._limits.sync:
             now = [entry for entry in self._waiting if self._before(entry[1].name)]
         else:
             late = len(self._waiting) - self._limits.max_staleness

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from actors.transport import Transport
+from actors import transport
+from actors.transport import Transport, Ways
 from learners.footprint import BYTES, INLINE_LIMIT
 from learners.messages import Answer, Ask, Ended, Features, Gradient, Rows
 
@@ -146,3 +147,34 @@ def test_a_dead_neighbour_does_not_stop_a_sender(ray_here):
     for _ in range(100):
         transport.send("there", (answer(1_000), answer(200_000)))
     assert transport.bytes["sent inline"] == 100_000 and transport.bytes["sent store"] == 20_000_000
+
+
+class Parcels:
+    """Stands for a member's handle; its calls are under way until the test says that they have come."""
+
+    def __init__(self, ray):
+        self.came, self.refs = [], []
+        self.receive = SimpleNamespace(remote=lambda content: self.refs.append(len(self.refs)) or self._call(content))
+
+    def _call(self, content):
+        self.came.append(content)
+        return self.refs[-1]
+
+
+def test_to_a_neighbour_that_takes_nothing_a_few_calls_leave_and_no_more(monkeypatch):
+    there, done = Parcels(None), set()
+
+    def wait(refs, num_returns, timeout):
+        return [ref for ref in refs if ref in done], [ref for ref in refs if ref not in done]
+
+    monkeypatch.setattr(transport.ray, "wait", wait)
+    ways = Ways()
+    assert ways.send(1, b"nobody is there") is False
+    ways.open(1, there)
+    sent = [ways.send(1, bytes([i])) for i in range(transport.CALLS + 3)]
+    assert sent == [True] * transport.CALLS + [False] * 3 and len(there.came) == transport.CALLS
+    done |= {0, 1}  # it has woken up
+    assert [ways.send(1, b"x") for _ in range(3)] == [True, True, False]
+    other = Parcels(None)
+    ways.open(1, other)  # or is another one: what was under way is forgotten
+    assert ways.send(1, b"y") is True and other.came == [b"y"]

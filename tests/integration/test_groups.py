@@ -173,3 +173,27 @@ def test_methods_to_compare_with_go_the_same_way(group, kind, more):
     assert run.program.status(100) == 0, run.program.out + run.program.err
     assert f"worker: 2 replicas of {2 * rounds} updates: equal digests" in run.program.out
     assert len(run.logged()) == 2 * rounds
+
+
+def test_workers_are_added_to_a_live_run_and_retired(group, machworks, eventually):
+    run = group(8000, more=", basis: {dimensions: 200}, resources: {cpus: 0.25}").says("; run folder")
+
+    def scale(count):
+        asked = machworks("scale", run.folder, f"worker={count}")
+        assert asked.status(60) == 0, asked.err
+
+    run.reaches("worker/0", 500, eventually)
+    scale(4)
+    run.says("worker/3 is back").says("worker/2 is back")
+    run.reaches("worker/3", 2500, eventually)
+    scale(2)
+    run.says("worker/3 is retired").says("worker/2 is retired")
+    refused = machworks("scale", run.folder, "worker=1000")
+    assert refused.status(60) == 2 and "cpus: 0.25 wanted" in refused.err
+    assert run.program.status(100) == 0, run.program.out + run.program.err
+    logged = run.logged()
+    assert f"worker: 2 replicas of {len(logged)} updates: equal digests" in run.program.out
+    made = Counter(name.sender for name in logged)
+    assert set(logged.values()) == {1} and made[0] == made[1] == 800 and 0 < made[3] < 780
+    first = run.steps("worker/3")[0]
+    assert first > 500  # it went on where the others were

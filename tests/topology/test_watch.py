@@ -66,7 +66,7 @@ def summary(name, **other):
         "spent": {},
         "processor": {},
     }
-    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, **other})
+    return SimpleNamespace(**{**fields, "final": FINAL, "counts": {}, "bytes": {}, "processor": {}, **other})
 
 
 class FakeCrew:
