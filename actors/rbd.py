@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 import ray
+from msgspec import structs
 from numpy.typing import NDArray
 
 from actors import checkpoint, common, compiled
@@ -36,7 +37,7 @@ from actors.common import (
     splits,
 )
 from actors.member import RELAY
-from actors.membership import Membership, Place
+from actors.membership import Membership, Pace, Place, budget_of
 from actors.outgoing import Outgoing
 from actors.transport import Ways
 from learners.batches import Split, features, rows
@@ -45,7 +46,9 @@ from learners.group.events import Ending
 from learners.group.parcels import Whose
 from learners.layout import network
 from learners.options import group_of, number_of
+from learners.rbd.budget import HEADERS
 from learners.rbd.clocks import Clock
+from learners.rbd.coordinates import payload_bytes
 from learners.rbd.options import AnyLearner
 from learners.seeds import derive
 
@@ -79,6 +82,7 @@ class RbdWorker:
         self._hits: list[float] = []  # accuracy of each batch of the round
         self._account = Account(ROUND)
         self._membership: Optional[Membership] = None
+        self._pace: Optional[Pace] = None
         self._worker: Worker = compiled.made(self._built)
         self._outgoing.log.info("network and directions are compiled")
         self._final: dict[str, float] = {}
@@ -86,6 +90,9 @@ class RbdWorker:
         self._seconds = 0.0  # of all rounds
         if setup.relay is not None:
             self._membership = self._joined()
+            if bytes_ := budget_of(self._options):
+                parts = [part.dimensions for part in self._worker.shared.directions.parts]
+                self._pace = Pace(bytes_, HEADERS + payload_bytes(parts, self._method.precision))
         self._go_on()
         self._outgoing.start = self._worker.step
         self._saving = Saving(setup, self._outgoing, self._state)
@@ -197,13 +204,14 @@ class RbdWorker:
         from learners.rbd.descent import descend
 
         before, kept = self._worker, self._kept()
-        count, size = self._method.batches(before.shared.directions), self._method.steps()
-        first = before.step // size * count
+        method = self._paced()
+        count, size = method.batches(before.shared.directions), method.steps()
+        first = before.step if self._pace else before.step // size * count
         self._hits.clear()
         watch = self._is_plotted(before.step + size)  # a fifth of a short round: not in each
         try:
             batches = [self._batch(first + i) for i in range(count)]
-            done = descend(self._method, before, self._problem, batches, watch=watch)
+            done = descend(method, before, self._problem, batches, watch=watch)
         except replica.Diverged as error:
             raise self._diverged(str(error)) from error
         self._worker = done.worker
@@ -224,6 +232,15 @@ class RbdWorker:
     def _group(self) -> Membership:
         assert self._membership is not None, "it is in a group"
         return self._membership
+
+    def _paced(self) -> "Method":
+        """The method of this round: with as many steps as a budget wants, if there is one."""
+        if self._pace is None:
+            return self._method
+        left = self._options.steps - self._worker.step
+        steps = self._pace.steps(self._group.member.bytes["sent"], left)
+        exchange = structs.replace(self._options.exchange, every=steps)
+        return replace(self._method, learner=structs.replace(self._options, exchange=exchange))
 
     def _take_in(self, group: Membership) -> None:
         """Between two rounds: own updates leave, others' are applied."""

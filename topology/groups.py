@@ -17,6 +17,7 @@ from typing import Any, Optional
 from learners.options import Topology, group_of, member, number_of
 from learners.rbd.clocks import Clock, Taken
 from learners.rbd.defaults import round_steps
+from learners.rbd.options import Exchange
 from learners.rbd.refusals import arithmetic
 from topology.crew import Crew
 from topology.members import Member
@@ -80,6 +81,8 @@ class Group:
     ) -> None:
         self._ray, self.name, self._crew, self._all, self._lose, self._tell = ray, name, crew, members, lose, tell
         self.offsets = dict(offsets)  #: steps of others that workers which came later need not do
+        exchange = topology.workers[name].exchange
+        self._paced = isinstance(exchange, Exchange) and exchange.budget is not None
         self._steps, self._clock = round_steps(topology.workers[name]), Clock()
         self._silence, self._resumed = topology.supervise.silence, resumed
         self._sync = topology.workers[name].exchange.mode == "sync"
@@ -120,7 +123,8 @@ class Group:
 
         firsts = tuple((*whose, first) for whose, first in self._firsts.items())
         first, offset = self._firsts.get(_whose(one), 0), self.offsets.get(one.name, 0)
-        return Place(self.relay.incarnation, self.relay.actor, first, firsts, offset)
+        step = one.step if self._paced else None
+        return Place(self.relay.incarnation, self.relay.actor, first, firsts, step, offset)
 
     # -- workers that die and come back
 

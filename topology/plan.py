@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from learners.footprint import BYTES, INLINE_LIMIT, SLOTS, inline, threads
 from learners.layout import Network
 from learners.options import Topology, group_of, kind_of
+from learners.rbd.options import STEPS_A_SECOND, Sgd
 from topology.placement import Host, Lack, listed, missing, needs_of, placed
 
 if TYPE_CHECKING:
@@ -249,6 +250,9 @@ def _shared(topology: Topology) -> Iterator[str]:
         what = {"sgd": "Gradients", "local": "Rounded weights"}.get(kind_of(learner), "Coordinates")
         way = f"the relay on the driver's host, which keeps them in log/{name} and passes them on to the others"
         yield f"{what} of {learner.replicas} workers of {name} go to {way}."
+        if not isinstance(learner, Sgd) and learner.exchange.budget:
+            each = f"steps each are those of a worker with {STEPS_A_SECOND:g} a second"
+            yield f"{name} keeps to {learner.exchange.budget} a worker: {each}."
 
 
 # ---------------------------------------------------------------- for people

@@ -102,6 +102,7 @@ class Watch:
         self._crew = crew  # from here on there is something to stop
         for name in self._topology.groups:
             self._groups[name] = self._group(name, crew)
+        self._figures.look()  # of a run that is resumed
         for name in self._topology.members:
             self._members[name] = self._start(name, self._first)
         self._tell(f"starting {', '.join(self._members)}: each loads TensorFlow and compiles its step")
@@ -143,7 +144,9 @@ class Watch:
         state, step = self._sets.find(name) if incarnation else (None, 0)
         group = self._groups.get(group_of(name))
         actor = self._crew.start(name, incarnation, state, *([group.relay.actor] if group else []))
-        if incarnation and group is None:
+        if group:
+            step = int(self._figures.latest.get(name, {}).get("step", 0))
+        elif incarnation:
             self._tell(f"{name} goes on from step {step}" + ("" if state else ": no checkpoint set has it"))
         return Member(name, incarnation, actor, actor.ready.remote(), time.monotonic(), step)
 
@@ -240,7 +243,7 @@ class Watch:
         self._tell(f"{text}; it is started again ({member.restarts + 1} of {self._topology.supervise.restarts})")
         self._outcome.events.append(text)
         fresh = self._start(member.name, member.incarnation + 1)
-        fresh.restarts = member.restarts + 1
+        fresh.restarts, fresh.step = member.restarts + 1, max(fresh.step, member.step if group else 0)
         self._members[member.name] = fresh
 
     def _returned(self, member: Member, place: str) -> None:
@@ -280,6 +283,7 @@ class Watch:
             group.comes(one)
             before = self._members.get(one)
             self._members[one] = self._start(one, before.incarnation + 1 if before else self._first)
+            self._members[one].step = group.offsets[one]
         for member in go:
             self._retiring.add(member.name)
             member.actor.stop.remote()

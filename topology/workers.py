@@ -87,6 +87,8 @@ def faults(
 def _rounds(learner: AnyLearner) -> Iterator[Finding]:
     """A run is whole rounds: what is between two updates is not known to others, nor saved."""
     steps = round_steps(learner)
+    if not isinstance(learner, Sgd) and learner.exchange.budget:
+        return  # rounds are as long as it says, and the last one as is left
     if learner.steps % steps:
         below = learner.steps - learner.steps % steps
         near = " or ".join(str(count) for count in (below, below + steps) if count)

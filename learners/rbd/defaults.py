@@ -16,6 +16,7 @@ from typing import Union
 from msgspec.structs import replace
 
 from learners.layout import Tensor
+from learners.rbd import budget
 from learners.rbd import compartments as parted
 from learners.rbd.options import (
     AnyLearner,
@@ -41,9 +42,9 @@ def filled(learner: AnyLearner, size: int, staleness: int = 0) -> AnyLearner:
     if isinstance(learner, Sgd):
         step = learner.update
         return replace(learner, update=replace(step, rate=step.rate or 0.1, schedule=step.schedule or "linear"))
-    learner = replace(learner, exchange=_exchange(learner))
+    learner = replace(learner, exchange=_exchange(learner, size))
     if not isinstance(learner, Local):
-        d = learner.basis.dimensions or (1000 if learner.exchange.residual == "local" else 250)
+        d = learner.basis.dimensions or _dimensions(learner, size)
         redraw = learner.basis.redraw or (None if isinstance(learner, Fpd) else 1)
         learner = replace(learner, basis=replace(learner.basis, dimensions=d, redraw=redraw))
     step, rounds = learner.update, has_rounds(learner)
@@ -56,11 +57,19 @@ def filled(learner: AnyLearner, size: int, staleness: int = 0) -> AnyLearner:
     return replace(learner, update=step)
 
 
-def _exchange(learner: Union[Rbd, Fpd, Nes, Local]) -> Exchange:
+def _dimensions(learner: Union[Rbd, Fpd, Nes], size: int) -> int:
+    if learner.exchange.budget:
+        return budget.chosen(budget.bytes_a_second(learner.exchange.budget), size).dimensions
+    return 1000 if learner.exchange.residual == "local" else 250
+
+
+def _exchange(learner: Union[Rbd, Fpd, Nes, Local], size: int) -> Exchange:
     given = learner.exchange
     residual = given.residual or ("local" if type(learner) is Rbd else "none")
     kept = type(learner) is Rbd and residual != "none"  # other kinds refuse one, and nothing is to follow from it
     every = 50 if isinstance(learner, Local) else 10 if kept and residual == "local" else 1
+    if given.budget:
+        every = budget.chosen(budget.bytes_a_second(given.budget), size).every
     precision: Precision = "sign" if kept else "int8"
     return replace(given, residual=residual, every=given.every or every, precision=given.precision or precision)
 

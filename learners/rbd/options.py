@@ -19,6 +19,12 @@ Precision = Literal["float32", "int16", "int8", "int4", "sign"]
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 Cosine = Annotated[float, Meta(ge=-1.0, le=1.0)]
 Number = Annotated[int, Meta(ge=0)]
+Bandwidth = Annotated[str, Meta(pattern=r"^(?!0+(\.0*)?[^.\d])\d+(\.\d+)?(B|kB|MB)/s$", description="as 2kB/s")]
+
+
+STEPS_A_SECOND = 500.0
+"""Of one worker, for the plan and for the choice of d from a budget: half a processor and the dense network on 28 x 28
+images. A run measures its own."""
 
 
 # ---------------------------------------------------------------- directions
@@ -226,6 +232,10 @@ class Exchange(Group, frozen=True):
     combine: Annotated[Literal["sum", "mean"], Meta(description="whether workers' updates add up or are averaged")] = (
         "sum"
     )
+    budget: Annotated[
+        Optional[Bandwidth],
+        Meta(description="2kB/s: what each worker sends at most, with headers; d follows from it, and H in each round"),
+    ] = None
     bits: Annotated[int, Meta(ge=16, le=28, description="s: weights lie on a grid of 2^-s around their start")] = 26
 
 

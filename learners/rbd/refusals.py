@@ -110,6 +110,13 @@ def _steps(learner: AnyLearner, tensors: Sequence[Tensor]) -> Iterator[Finding]:
 
 def _exchanges(learner: Union[Rbd, Fpd, Nes, Local]) -> Iterator[Finding]:
     exchange = learner.exchange
+    if exchange.budget and (
+        type(learner) is not Rbd
+        or (exchange.residual, exchange.mode, exchange.precision) != ("local", "async", "sign")
+        or learner.replicas < 2
+    ):
+        wanted = "kind: rbd, replicas of 2 or more, mode: async, residual: local, precision: sign"
+        yield "exchange.budget", f"rounds follow a budget where each may have any number of steps: give {wanted}"
     if exchange.residual == "leaky" and (isinstance(learner, Local) or (exchange.every or 1) > 1):
         yield "exchange.residual", "leaky is for one step at a time; with rounds of several steps give residual: local"
     if isinstance(learner, (Fpd, Nes)) and exchange.residual != "none":

@@ -197,3 +197,14 @@ def test_workers_are_added_to_a_live_run_and_retired(group, machworks, eventuall
     assert set(logged.values()) == {1} and made[0] == made[1] == 800 and 0 < made[3] < 780
     first = run.steps("worker/3")[0]
     assert first > 500  # it went on where the others were
+
+
+def test_a_budget_of_bytes_is_kept(group):
+    run = group(4000, more=", exchange: {budget: 2kB/s}")
+    assert run.program.status(100) == 0, run.program.out + run.program.err
+    assert "equal digests" in run.program.out
+    outcome = json.loads((run.folder / "run.json").read_text())["outcome"]["learners"]
+    for one in outcome.values():
+        assert one["steps"] == 4000
+        assert one["bytes"]["sent"] <= 1.1 * 2000 * (one["seconds"] + 1.0)  # a second's worth is made up for
+        assert one["bytes"]["sent"] >= 0.8 * 2000 * one["seconds"]
