@@ -130,9 +130,12 @@ class Mach(tf.Module):
         shape, saved = self.shape, self.save()
         x, y = np.zeros((shape.batch, shape.features), np.float32), np.zeros(shape.batch, np.int32)
         nobody: List[Optional[np.ndarray]] = [None] * len(shape.children)
-        self.train(x, y, nobody, [], 0.0)
+        # each is a compiled function of its own: what is measured now and then costs the other steps nothing
+        for look in (False, True) if self.measuring else (False,):
+            self.train(x, y, nobody, [], 0.0, look)
+            if shape.gradient_rows:
+                self.train(x, y, nobody, [(x[:1], np.zeros((1, shape.embedding), np.float32))], 0.0, look)
         if shape.gradient_rows:
-            self.train(x, y, nobody, [(x[:1], np.zeros((1, shape.embedding), np.float32))], 0.0)
             self.embed(x[:1])
         self.evaluate(x[:1], y[:1], nobody)
         if self.measuring and not self.measuring.exact:
@@ -169,7 +172,7 @@ class Mach(tf.Module):
         counts = np.maximum(1, list(self.counts.values())).astype(np.float32)
         mask = np.array([self._mask_seed, self.version], np.int32)
         to_children, metrics, sums, looked = self._train(
-            x_BF, labels_B, d_BD, there_D, *parents, np.float32(rate), counts, mask, np.bool_(look)
+            x_BF, labels_B, d_BD, there_D, *parents, np.float32(rate), counts, mask, look and self.measuring is not None
         )
         named = dict(zip(METRICS, metrics.numpy().tolist()))
         if not self.synthetic:
@@ -308,7 +311,7 @@ class Mach(tf.Module):
         theta: List[tf.Tensor],
         moves: Dict[str, List[Any]],
         rate: tf.Tensor,
-        look: tf.Tensor,
+        look: bool,
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """The sums of this step; `theta` are the weights before it."""
         place = {id(w): i for i, w in enumerate(self._weights)}
@@ -328,7 +331,8 @@ class Mach(tf.Module):
             pairs = zip(theta, own.deltas, parents.deltas)
             return [mine - decay * w + (0.0 if theirs is None else theirs) for w, mine, theirs in pairs]
 
-        return inside.every_step(what, theta, own, parents), inside.now_and_then(what, theta, own, look, whole)
+        looked = inside.now_and_then(what, theta, own, whole) if look else tf.zeros([0, 0])
+        return inside.every_step(what, theta, own, parents), looked
 
     # -- compiled
 
@@ -365,7 +369,7 @@ class Mach(tf.Module):
         rate: tf.Tensor,
         counts: tf.Tensor,
         mask: tf.Tensor,
-        look: tf.Tensor,
+        look: bool,
     ) -> Tuple[tf.Tensor, ...]:
         share = 0.5 * tf.reduce_max(there_D) if self.synthetic else 1.0  # of the child pass in the target loss
         with tf.GradientTape() as tape:
@@ -406,7 +410,7 @@ class Mach(tf.Module):
         return found
 
     def _apply(
-        self, gradients: Dict[str, List[tf.Tensor]], rate: tf.Tensor, counts: tf.Tensor, look: tf.Tensor
+        self, gradients: Dict[str, List[tf.Tensor]], rate: tf.Tensor, counts: tf.Tensor, look: bool
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Work out what every objective does to its weights, then write: no weight is read after its first change.
 

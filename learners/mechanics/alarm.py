@@ -4,7 +4,8 @@ Every so often a learner compares its charges with what the recursions make of i
 what has come between the two since the comparison before, and at the identity of the gradient of that very step:
 
     non-finite        something is NaN or infinite
-    gradient stale    the identity fails, by no more than weights have moved lately, and along the gradient itself
+    gradient stale    the identity fails in most layers, by no more than weights have moved lately, and along the
+                      gradient itself
     gradient poisoned the identity fails otherwise; or a jump that a step may have made, but none by the symmetry
     update lost       the jump is what charges lack without one of the steps: -2 <theta', D> + |D|^2, and what follows
     update doubled    the jump is what one of the steps makes if it comes twice: 2 <theta', D> + |D|^2, ...
@@ -14,7 +15,7 @@ what has come between the two since the comparison before, and at the identity o
 Jumps are relative to the sizes of `charges.sizes`. Letters: N units of all laws.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +93,11 @@ def judge(look: Look) -> Optional[Alarm]:
     jump = look.jump_N / np.maximum(look.size_N, np.finfo(np.float64).tiny)
     where = _jumping(look.laws, jump)
     if where:
-        cause, step = _of_a_jump(look, jump)
+        cause, step = _of_a_jump(look, jump, where)
         return Alarm(look.learner, where, step, look.step, cause, float(np.max(np.abs(jump))))
     broken = _broken(look)
     if broken:
-        cause = "gradient stale" if _stale(look) else "gradient poisoned"
+        cause = "gradient stale" if _most(look.laws, broken) and _stale(look) else "gradient poisoned"
         return Alarm(look.learner, tuple(broken), look.step, look.step, cause, max(broken.values()))
     return None
 
@@ -147,6 +148,13 @@ def _broken(look: Look) -> "dict[str, float]":
     return found
 
 
+def _most(laws: Sequence[Law], named: Iterable[str]) -> bool:
+    """Whether most laws of degree 2 are named: an old gradient is old in every layer."""
+    found = set(named)
+    known = [law.name for law in laws if law.degree == 2]
+    return 2 * sum(name in found for name in known) > len(known)
+
+
 def _stale(look: Look) -> bool:
     """Whether the gradient may have been taken at weights of a few steps before.
 
@@ -183,7 +191,7 @@ def _cosine(one: Doubles, other: Doubles) -> float:
 # ---------------------------------------------------------------- why
 
 
-def _of_a_jump(look: Look, jump_N: Doubles) -> Tuple[str, int]:
+def _of_a_jump(look: Look, jump_N: Doubles, where: Sequence[str]) -> Tuple[str, int]:
     """Cause and step of a jump, relative to sizes."""
     length = float(np.linalg.norm(jump_N))
     cause, step, misfit = "", look.step, ALIKE + NOISE * len(jump_N) ** 0.5 / length
@@ -198,7 +206,7 @@ def _of_a_jump(look: Look, jump_N: Doubles) -> Tuple[str, int]:
     last = look.taken[-1].step if look.taken else look.step
     if np.count_nonzero(np.abs(jump_N) > max(UNIT, 1e-3 * float(np.max(np.abs(jump_N))))) <= FEW:
         return "weight corrupted", last
-    if _stale_step(look, jump_N):
+    if _most(look.laws, where) and _stale_step(look, jump_N):
         return "gradient stale", last
     reach = _reach(look)
     if np.mean(np.abs(jump_N) * look.size_N <= reach) < 0.95:

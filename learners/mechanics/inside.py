@@ -36,11 +36,6 @@ class Measuring(NamedTuple):
     rule: str  #: name of the update rule
 
     @property
-    def units(self) -> int:
-        """N."""
-        return sum(law.units for law in self.laws)
-
-    @property
     def exact(self) -> bool:
         """Whether the rule has exact recursions, which need the sums of every step."""
         return self.rule != "adam"
@@ -78,26 +73,21 @@ def now_and_then(
     what: Measuring,
     theta: Sequence[tf.Tensor],
     own: Objective,
-    look: tf.Tensor,
     whole: Callable[[], List[Optional[tf.Tensor]]],
 ) -> tf.Tensor:
-    """The rows of LOOKED [8, N] if `look` says so, else zeros.
+    """The rows of LOOKED [8, N].
 
     Args:
         whole: gives what is added to every tensor, with all decay.
     """
-
-    def measured() -> tf.Tensor:
-        found = sums.products(what.laws, own.gradients, own.gradients)
-        rows = [*charges(what.laws, theta), along(what.laws, theta, own.gradients), found[1], found[0]]
-        if what.exact:
-            rows += [tf.zeros_like(found[0])] * 3
-        else:
-            steps = whole()
-            rows += [along(what.laws, theta, steps), *sums.products(what.laws, steps, steps)]
-        return tf.stack([tf.cast(row, tf.float64) for row in rows])
-
-    return tf.cond(look, measured, lambda: tf.zeros([len(LOOKED), what.units], tf.float64))
+    found = sums.products(what.laws, own.gradients, own.gradients)
+    rows = [*charges(what.laws, theta), along(what.laws, theta, own.gradients), found[1], found[0]]
+    if what.exact:
+        rows += [tf.zeros_like(found[0])] * 3
+    else:
+        steps = whole()
+        rows += [along(what.laws, theta, steps), *sums.products(what.laws, steps, steps)]
+    return tf.stack([tf.cast(row, tf.float64) for row in rows])
 
 
 def charges(laws: Sequence[Law], theta: Sequence[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
