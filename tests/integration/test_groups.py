@@ -130,6 +130,16 @@ def test_workers_killed_at_random_come_back_and_nothing_is_lost_or_doubled(group
     assert run.program.out.count("made good: learners.worker/") == 2 * KILLS
 
 
+def test_a_frozen_worker_is_ended_and_comes_back_while_the_other_goes_on(group, eventually):
+    run = group(3000).says("; run folder")
+    run.reaches("worker/0", 300, eventually)
+    frozen = run.process("worker/0")
+    os.kill(frozen, signal.SIGSTOP)
+    run.says("worker/0 is back behind what the log has")
+    assert not os.path.exists(f"/proc/{frozen}") and "no sign of life for 4 s" in run.program.out
+    run.is_whole(2, 300)
+
+
 def test_a_relay_that_is_killed_or_frozen_has_a_successor(group, eventually, marked):
     run = group(9000).says("; run folder")
 
