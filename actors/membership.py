@@ -19,6 +19,7 @@ from typing import Any, Optional, Union
 from actors import log, snapshots
 from actors.common import Standing
 from actors.member import RELAY, Discarded, Member, Neighbours
+from actors.pace import budget_of
 from learners.group import parcels
 from learners.group.alike import group_digest
 from learners.group.events import Apply, Done, Event, Instruction, Joined, Leave, Made, Ready
@@ -26,10 +27,10 @@ from learners.group.parcels import Holds, Sent
 from learners.group.replay import Entry, Replay
 from learners.group.rules import Group, Limits
 from learners.group.sums import Sums
-from learners.rbd.budget import bytes_a_second, chosen, steps_until
+from learners.rbd.budget import chosen
 from learners.rbd.clocks import Clock, Taken
 from learners.rbd.floating import Weights
-from learners.rbd.options import STEPS_A_SECOND, AnyLearner, Sgd
+from learners.rbd.options import AnyLearner
 from learners.rbd.replica import Replica, Update
 from learners.rbd.workers import Method, Worker
 
@@ -42,8 +43,6 @@ BEAT_SECONDS = 0.3
 """Between two clocks: some 100 bytes."""
 PATIENCE_SECONDS = 0.5
 """After which what a neighbour lacks is sent again where all wait for it."""
-CREDIT_SECONDS = 1.0
-"""Of a budget, that can be made up for at most."""
 CHECK_ROUNDS = 100
 """Between two looks at the own weights, of 0.2 ms."""
 LEAVE_SECONDS = 1.5
@@ -73,50 +72,9 @@ def limits_of(options: AnyLearner) -> Limits:
         hold=HOLD_SECONDS,
         beat=beat,
         patience=max(2.0, 2 * beat),
-        max_staleness=exchange.max_staleness,
         held_back=exchange.held_back,
+        max_staleness=exchange.max_staleness,
     )
-
-
-def budget_of(options: AnyLearner) -> float:
-    """Bytes a second that each worker sends at most; 0: as many as it takes."""
-    text = "" if isinstance(options, Sgd) else options.exchange.budget
-    return bytes_a_second(text) if text else 0.0
-
-
-class Pace:
-    """How many steps each round has, that what a worker sends keeps to a budget.
-
-    Args:
-        budget: bytes a second.
-        cost: bytes of an update, with all headers.
-    """
-
-    def __init__(self, budget: float, cost: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._budget, self._cost, self._clock = budget, cost, clock
-        self._since: Optional[float] = None  # when it began to count
-        self._sent = 0  # bytes that were sent before
-        self._last = (0.0, 0)  # when the last round began, and its steps
-        self._speed = STEPS_A_SECOND
-
-    def steps(self, sent: int, left: int) -> int:
-        """Of the round that begins now.
-
-        Args:
-            sent: bytes so far.
-            left: steps that are left.
-        """
-        now = self._clock()
-        if self._since is None:
-            self._since, self._sent = now, sent
-        elif now > self._last[0]:
-            self._speed += 0.2 * (self._last[1] / (now - self._last[0]) - self._speed)
-        unused = self._budget * (now - self._since) - (sent - self._sent)
-        if unused > self._budget * CREDIT_SECONDS:  # after a pause there is no burst
-            self._since += unused / self._budget - CREDIT_SECONDS
-        found = steps_until(self._budget, sent - self._sent, self._cost, now - self._since, self._speed)
-        self._last = (now, min(found, left))
-        return self._last[1]
 
 
 def digest_of(shared: Union[Replica, Weights]) -> int:

@@ -37,8 +37,9 @@ from actors.common import (
     splits,
 )
 from actors.member import RELAY
-from actors.membership import Membership, Pace, Place, budget_of
+from actors.membership import Membership, Place
 from actors.outgoing import Outgoing
+from actors.pace import Pace, budget_of
 from actors.transport import Ways
 from learners.batches import Split, features, rows
 from learners.footprint import threads

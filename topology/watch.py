@@ -102,7 +102,8 @@ class Watch:
         self._crew = crew  # from here on there is something to stop
         for name in self._topology.groups:
             self._groups[name] = self._group(name, crew)
-        self._figures.look()  # of a run that is resumed
+        if self._first and self._groups:
+            self._figures.look()  # where workers had got to
         for name in self._topology.members:
             self._members[name] = self._start(name, self._first)
         self._tell(f"starting {', '.join(self._members)}: each loads TensorFlow and compiles its step")

@@ -207,7 +207,12 @@ class Group(Options, frozen=True):
         Meta(ge=0, description="updates that may have come in and not been applied before a worker must apply them"),
     ] = 16
     held_back: Annotated[
-        int, Meta(ge=0, description="rounds that others' updates wait before they are applied: to see what delay does")
+        int,
+        Meta(
+            ge=0,
+            description="rounds that what has come waits before it is applied, max_staleness updates at most: to try "
+            "out what slow links cost",
+        ),
     ] = 0
     same_data: Annotated[bool, Meta(description="all workers train on the same batches")] = False
 

@@ -72,9 +72,8 @@ def refusals(learner: AnyLearner, tensors: Sequence[Tensor], faulty: Set[str] = 
     if not isinstance(learner, Sgd) and faulty.isdisjoint(("exchange", "basis")):
         found += _exchanges(learner)
     if isinstance(learner, (Rbd, Fpd, Nes)):
-        if faulty.isdisjoint(
-            ("replicas", "exchange", "basis")
-        ):  # how many directions there are depends on the residual
+        # how many directions there are depends on the residual
+        if faulty.isdisjoint(("replicas", "exchange", "basis")):
             found += [*_bases(learner, tensors), *_kept(learner, tensors)]
         if faulty.isdisjoint(("exchange", "basis", "coordinates")):
             found += _coordinates(learner)
@@ -101,8 +100,11 @@ def _steps(learner: AnyLearner, tensors: Sequence[Tensor]) -> Iterator[Finding]:
         yield "update", "plain and correlation are of kinds that know a gradient and leave it: rbd and fpd"
     if isinstance(learner, Sgd) and step.weight is not None:
         yield "update.weight", "kind: sgd averages gradients; change update.rate"
-    if learner.exchange.held_back and learner.exchange.mode == "sync":
-        yield "exchange.held_back", "with mode: sync nothing can wait, as all wait for all; leave it out"
+    if learner.exchange.held_back and (learner.exchange.mode == "sync" or learner.replicas == 1):
+        yield (
+            "exchange.held_back",
+            "is for workers that do not wait for one another: mode: async, 2 replicas or more",
+        )
     mode, reason = arithmetic(learner)
     if mode == "float" and learner.exchange.mode == "async" and learner.replicas > 1:
         yield "exchange.mode", f"async replicas need exact sums, and there are none ({reason}); give mode: sync"

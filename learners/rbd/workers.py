@@ -178,8 +178,3 @@ def _directions(method: Method, seed: int, number: int) -> Directions:
 def stream(learner: AnyLearner, name: str, number: int) -> str:
     """Whose stream of batches (`batches.rows`) a worker trains on: one for all, or its own."""
     return name if learner.exchange.same_data else f"{name}/{number}"
-
-
-def must_apply(learner: AnyLearner, waiting: int) -> bool:
-    """Whether a worker must apply the updates that are waiting before it goes on."""
-    return waiting > (learner.exchange.max_staleness if learner.exchange.mode == "async" else 0)

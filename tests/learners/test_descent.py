@@ -35,7 +35,7 @@ from learners.rbd.options import (
 )
 from learners.rbd.replica import Diverged, Replica
 from learners.rbd.shaping import correlation
-from learners.rbd.workers import Method, must_apply, start, stream
+from learners.rbd.workers import Method, start, stream
 
 TENSORS = laid_out(
     [("a", 0, "kernel", (8, 5)), ("b", 0, "rest", (5,)), ("c", 1, "kernel", (5, 3)), ("d", 1, "rest", (3,))]
@@ -485,11 +485,6 @@ def test_the_same_data_for_all_or_each_its_own():
     own, same = Rbd(), Rbd(exchange=Exchange(same_data=True))
     assert len({stream(own, "worker", k) for k in range(4)}) == 4
     assert len({stream(same, "worker", k) for k in range(4)}) == 1
-
-
-def test_staleness_bounds_what_waits():
-    assert [must_apply(Rbd(exchange=Exchange(max_staleness=3)), n) for n in (3, 4)] == [False, True]
-    assert must_apply(Rbd(exchange=Exchange(mode="sync")), 1)  # in a round all apply all
 
 
 @pytest.mark.parametrize(

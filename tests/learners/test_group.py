@@ -13,6 +13,7 @@ from learners.group.events import (
     Apply,
     Arrived,
     Discard,
+    Done,
     Found,
     Keep,
     Leave,
@@ -395,3 +396,15 @@ def test_the_log_is_told_before_anything_leaves_and_looked_into_for_what_is_forg
     (look,) = only(Look, out)
     out = root.handle(Found(look.to, tuple(sent(0, n) for n in range(3)), 10.1))
     assert updates(out) == [Name(0, 0, 0), Name(0, 0, 1)]  # 2 is on its way
+
+
+def test_who_has_ended_in_a_synchronous_group_takes_rounds_that_it_does_not_begin():
+    """A worker that has come back does its last round after the others have ended."""
+    worker = Group(0, 0, read, Limits(sync=True))
+    worker.handle(*(group_world.Joined(n, n, n, 0.0) for n in range(2)), Opened(ROOT, 0, 0.0), Ready(0.0))
+    worker.handle(Made(sent(0, 0), 0.1), Ready(0.1))  # its only round, of number 0
+    late = sent(1, 0, incarnation=1)  # of round 1
+    worker.handle(Arrived(Parcel(ROOT, 0, (late,)), 0.2), Ready(0.2))
+    assert worker.waiting == 1
+    (apply,) = only(Apply, worker.handle(Done(0.3), Ready(0.3)))
+    assert [update.name for update in apply.updates] == [late.name] and worker.waiting == 0

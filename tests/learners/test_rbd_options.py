@@ -213,6 +213,7 @@ def test_the_mode_is_what_a_worker_is_made_of():
         ({"basis": {"learn": {}, "compartments": "layer"}}, "basis.compartments", "does not go with basis.learn"),
         ({"basis": {"learn": {}, "redraw": 2}}, "basis.redraw", "does not go with basis.learn"),
         ({"basis": {"learn": {}, "distribution": "hadamard"}}, "basis.learn", "one by one"),
+        ({"replicas": 2, "exchange": {"mode": "sync", "held_back": 2}}, "exchange.held_back", "mode: async"),
         ({"exchange": {"budget": "2kB/s"}}, "exchange.budget", "replicas of 2 or more"),
         ({"replicas": 2, "exchange": {"budget": "2kB/s", "precision": "int8"}}, "exchange.budget", "precision: sign"),
         ({"kind": "local", "replicas": 2, "exchange": {"budget": "2kB/s"}}, "exchange.budget", "kind: rbd"),
