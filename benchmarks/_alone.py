@@ -1,8 +1,9 @@
 """One worker trained by itself, serially, and results that are kept: what the benchmarks of random bases share.
 
 A result is a file of one JSON line, named by its settings. It is written as soon as its run has ended, and settings
-that have a file are not run again: a long table is made in several sittings, by several processes. Nothing in a result
-says which code made it; after a change that matters, give another folder.
+that have a file are not run again: a long table is made in several sittings, by several processes. Those behind the
+tables of benchmarks/README.md are kept in benchmarks/results, so that a row can be added years later. Nothing in a
+result says which code made it; after a change that matters, give another folder.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import FieldInfo
 from msgspec.structs import replace as changed
 
 from benchmarks import _report
@@ -38,6 +40,7 @@ from learners.seeds import derive
 if TYPE_CHECKING:
     from learners.models import Model
 
+FOLDER = Path(__file__).parent / "results"
 VALIDATION = 1 / 6
 """Share of the training rows that is set apart while rates are chosen: 10,000 of Fashion-MNIST's 60,000."""
 
@@ -55,8 +58,21 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """The name of its file."""
-        digest = hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(msgspec.json.encode(_chosen(self)), digest_size=8).hexdigest()
         return f"{type(self.learner).__name__.lower()}-{self.learner.network}-{self.seed}-{digest}"
+
+
+def _chosen(value: object) -> object:
+    """What is other than its default, with its kind: an option that is added later renames no file."""
+    if not isinstance(value, msgspec.Struct):
+        return value
+    fields = [field for field in msgspec.structs.fields(value) if not _is_default(value, field)]
+    return {"": type(value).__name__, **{field.name: _chosen(getattr(value, field.name)) for field in fields}}
+
+
+def _is_default(value: msgspec.Struct, field: FieldInfo) -> bool:
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    return getattr(value, field.name) == default
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,14 +222,14 @@ def _problem(data: Dataset, split: Split, model: "Model", losses: "Model") -> Pr
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where results are, and how many runs go on at once."""
     parser.add_argument("--dataset", default="fashion_mnist")
-    parser.add_argument("--results", type=Path, default=Path("runs/alone"), help="folder of results (runs/alone)")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="folder of results (benchmarks/results)")
     parser.add_argument("--processes", type=int, default=2, help="runs at once, each on one thread (2)")
 
 
 def results(settings: Sequence[Setting], folder: Path, processes: int) -> list[Result]:
     """A result for each setting: from the folder where it has one, else by a run, a line of progress for each."""
     wanted = {setting.key: setting for setting in settings}
-    missing = [setting for setting in wanted.values() if not _path(folder, setting).exists()]
+    missing = [setting for setting in wanted.values() if not _is_kept(folder, setting)]
     folder.mkdir(parents=True, exist_ok=True)
     if missing:
         with ProcessPoolExecutor(processes, get_context("spawn"), _one_thread) as pool:
@@ -235,9 +251,15 @@ def _one_thread() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
+def _is_kept(folder: Path, setting: Setting) -> bool:
+    """Whether its result is there; one of the same name from before a default was changed is not its."""
+    path = _path(folder, setting)
+    return path.exists() and read(path).setting == setting
+
+
 def _run(setting: Setting, folder: Path) -> str:
     path = _path(folder, setting)
-    if path.exists():
+    if _is_kept(folder, setting):
         return f"{path.stem}: by another process"
     found = train(setting)
     part = path.with_suffix(f".{os.getpid()}")

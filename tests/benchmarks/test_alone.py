@@ -1,9 +1,11 @@
 """A worker alone: what a result counts, that it is kept, and that rates are chosen on rows apart."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import field
 
 from benchmarks import _alone, _report, rbd_bytes, rbd_table
 from benchmarks._alone import Setting, Top, train
@@ -65,6 +67,21 @@ def test_a_result_is_kept_and_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(_alone, "train", None)
     assert _alone.results(wanted[::-1], tmp_path, processes=2) == found[::-1]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_option_that_is_added_later_renames_no_result_and_a_changed_default_takes_none(tmp_path):
+    class Early(msgspec.Struct):
+        rate: float
+        steps: int = 5
+
+    late = msgspec.defstruct("Early", [("rate", float), ("steps", int, 5), ("more", list, field(default_factory=list))])
+    assert _alone._chosen(Early(2.0)) == _alone._chosen(late(2.0)) != _alone._chosen(late(2.0, more=[1]))
+    wanted, other = setting(SGD, 0.1), setting(SGD, 0.2)
+    _alone.results([wanted], tmp_path, processes=1)
+    # as if what `other` leaves out had meant `wanted`
+    _alone._path(tmp_path, wanted).rename(_alone._path(tmp_path, other))
+    assert not _alone._is_kept(tmp_path, other)
+    assert _alone.results([other], tmp_path, processes=1)[0].setting == other
 
 
 def test_two_processes_find_what_one_finds(tmp_path):
