@@ -103,7 +103,7 @@ def _steps(learner: AnyLearner, tensors: Sequence[Tensor]) -> Iterator[Finding]:
     if learner.exchange.held_back and (learner.exchange.mode == "sync" or learner.replicas == 1):
         yield (
             "exchange.held_back",
-            "is for workers that do not wait for one another: mode: async, 2 replicas or more",
+            "is for workers that do not wait for one another (mode: async, 2 replicas or more); leave it out",
         )
     mode, reason = arithmetic(learner)
     if mode == "float" and learner.exchange.mode == "async" and learner.replicas > 1:
